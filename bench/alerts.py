@@ -23,12 +23,12 @@ from tests.alerting import History
 
 from bench.report import Bar, finish, note
 from bench.server import bench_postgres
-from headrace.alerts.evaluator import Evaluator, Round
-from headrace.alerts.lease import Lease
+from headrace.alerts.evaluator import EvaluationReport, Evaluator
+from headrace.alerts.lease import EvaluatorLease
 from headrace.alerts.queries import QUERIES
 from headrace.alerts.rules import Rule
 from headrace.embedded.clickhouse import EmbeddedClickHouse
-from headrace.postgres.connect import Pool, connection, open_pool
+from headrace.postgres.connect import Pool, open_pool, transaction
 from headrace.warehouse.connect import Client, connect
 from headrace.warehouse.migrate import migrate
 
@@ -55,7 +55,7 @@ class Size:
 QUICK = Size(environments=100)
 
 
-def rules_of(number: int, count: int) -> list[Rule]:
+def build_rules(number: int, count: int) -> list[Rule]:
     """Build the rules of an environment: the first one fires, the others differ in their thresholds."""
     return [
         Rule(
@@ -71,9 +71,11 @@ def rules_of(number: int, count: int) -> list[Rule]:
 
 
 def add_rules(pool: Pool, environments: int, first: int, count: int) -> None:
-    with connection(pool) as conn:
+    with transaction(pool) as conn:
         rows = [
-            {**vars(rule), "channels": []} for number in range(environments) for rule in rules_of(number, count)[first:]
+            {**vars(rule), "channels": []}
+            for number in range(environments)
+            for rule in build_rules(number, count)[first:]
         ]
         conn.cursor().executemany(QUERIES["put_rule"], rows)
         conn.execute(QUERIES["increment_revision"])
@@ -93,16 +95,16 @@ def add_history(client: Client, environments: int, now_ms: int) -> None:
     ]
     for start in range(0, len(events), AT_ONCE):
         history.add_table(events[start : start + AT_ONCE])
-    history.final_up_to(now_ms)
+    history.set_watermark(now_ms)
 
 
-def measure(evaluator: Evaluator, lease: Lease, now_ms: int, rounds: int) -> tuple[float, Round]:
+def measure(evaluator: Evaluator, lease: EvaluatorLease, now_ms: int, rounds: int) -> tuple[float, EvaluationReport]:
     """Evaluate the rules; return the median seconds and the last report. The first round loads the rules and opens
     incidents, and is not measured."""
     seconds: list[float] = []
-    done = Round()
+    done = EvaluationReport()
     for number in range(rounds + 1):
-        lease.take()
+        lease.acquire()
         began = time.perf_counter()
         done = evaluator.run_once(now_ms + number)
         seconds.append(time.perf_counter() - began)
@@ -116,13 +118,13 @@ def run(size: Size, pool: Pool, clickhouse_url: str) -> dict[str, float]:
     now_ms = int(time.time()) // 60 * 60_000
     note(f"history of {size.environments} environments")
     add_history(client, size.environments, now_ms)
-    lease = Lease(pool, 600.0)
+    lease = EvaluatorLease(pool, 600.0)
     evaluator = Evaluator(pool, lease, lambda: connect(clickhouse_url, DATABASE))
     note("one environment")
     add_rules(pool, 1, 0, size.rules)
     _, one = measure(evaluator, lease, now_ms, 1)
     note(f"{size.environments * size.rules} rules")
-    with connection(pool) as conn:
+    with transaction(pool) as conn:
         conn.execute("DELETE FROM alert_rules")
     add_rules(pool, size.environments, 0, size.rules)
     seconds, done = measure(evaluator, lease, now_ms, size.rounds)

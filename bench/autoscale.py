@@ -23,9 +23,9 @@ from typing import Any
 from bench.autoscale_rules import Bounds, Fixed, Keda, Pending
 from bench.report import Bar, finish, note, percentile
 from bench.server import bench_server
-from headrace.autoscale.loads import DAY_S, Load, synthetic
-from headrace.autoscale.simulation import HeadraceRule, Outcome, Rule, Simulation, SimulationOptions
+from headrace.autoscale.simulation import HeadracePolicy, ScalingPolicy, Simulation, SimulationOptions, SimulationResult
 from headrace.autoscale.worker_types import Scaling, WorkerType
+from headrace.autoscale.workloads import DAY_S, Workload, make_synthetic_workload
 from headrace.streams.depth import read_depth
 from headrace.valkey.connect import Valkey
 
@@ -49,54 +49,54 @@ class Size:
 QUICK = Size(length_s=DAY_S // 4, entries=100_000, reads=500)
 
 
-def play(load: Load, rule: Rule, workers: int = 1) -> Outcome:
+def play(load: Workload, rule: ScalingPolicy, workers: int = 1) -> SimulationResult:
     return Simulation(load, rule, SimulationOptions(per_worker=BOUNDS.per_worker, workers=workers)).run()
 
 
-def headrace() -> Rule:
+def headrace() -> ScalingPolicy:
     scaling = Scaling(min=BOUNDS.min, max=BOUNDS.max, per_worker=BOUNDS.per_worker)
-    return HeadraceRule(WorkerType("bench", all_queues=True, scaling=scaling))
+    return HeadracePolicy(WorkerType("bench", all_queues=True, scaling=scaling))
 
 
-def smallest_fixed(load: Load, wait_s: float) -> tuple[int, Outcome]:
+def smallest_fixed(load: Workload, wait_s: float) -> tuple[int, SimulationResult]:
     """Return the smallest fixed number of workers whose p95 wait does not exceed `wait_s`, and its outcome."""
     low, high = 1, BOUNDS.max
     found = play(load, Fixed(high), high)
     while low < high:
         middle = (low + high) // 2
         outcome = play(load, Fixed(middle), middle)
-        if outcome.wait_s(0.95) <= wait_s:
+        if outcome.compute_wait_quantile_s(0.95) <= wait_s:
             high, found = middle, outcome
         else:
             low = middle + 1
     return high, found
 
 
-def simulate(load: Load) -> dict[str, float]:
-    rules: dict[str, Callable[[], Rule]] = {
+def simulate(load: Workload) -> dict[str, float]:
+    rules: dict[str, Callable[[], ScalingPolicy]] = {
         "headrace": headrace,
         "seed": lambda: Pending(BOUNDS),
         "keda_pending": lambda: Keda(BOUNDS, lag=False),
         "keda_lag": lambda: Keda(BOUNDS, lag=True),
     }
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, SimulationResult] = {}
     for name, make in rules.items():
         note(f"{len(load.arrivals)} jobs under the rule {name}")
         outcomes[name] = play(load, make())
     ours = outcomes["headrace"]
     note("fixed numbers of workers")
-    workers, outcomes["fixed"] = smallest_fixed(load, ours.wait_s(0.95))
+    workers, outcomes["fixed"] = smallest_fixed(load, ours.compute_wait_quantile_s(0.95))
     figures: dict[str, float] = {"jobs": len(load.arrivals)}
     for name, outcome in outcomes.items():
         figures |= {
-            f"{name}_p50_wait_s": outcome.wait_s(0.5),
-            f"{name}_p95_wait_s": outcome.wait_s(0.95),
-            f"{name}_p99_wait_s": outcome.wait_s(0.99),
+            f"{name}_p50_wait_s": outcome.compute_wait_quantile_s(0.5),
+            f"{name}_p95_wait_s": outcome.compute_wait_quantile_s(0.95),
+            f"{name}_p99_wait_s": outcome.compute_wait_quantile_s(0.99),
             f"{name}_worker_hours": outcome.worker_hours,
             f"{name}_changes": outcome.changes,
         }
     figures["fixed_workers"] = workers
-    figures["wait_ratio_vs_seed"] = ours.wait_s(0.95) / outcomes["seed"].wait_s(0.95)
+    figures["wait_ratio_vs_seed"] = ours.compute_wait_quantile_s(0.95) / outcomes["seed"].compute_wait_quantile_s(0.95)
     for name in [name for name in outcomes if name != "headrace"]:
         figures[f"worker_hours_ratio_vs_{name}"] = ours.worker_hours / outcomes[name].worker_hours
     return figures
@@ -144,7 +144,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="simulate six hours instead of a day; write no record")
     options = parser.parse_args()
     size = QUICK if options.quick else Size()
-    figures = {**simulate(synthetic("day", size.length_s, rate=4.0)), **depth_cost(size)}
+    figures = {**simulate(make_synthetic_workload("day", size.length_s, rate=4.0)), **depth_cost(size)}
     finish("autoscale", figures, BARS, json_only=options.json, record=not options.quick)
 
 

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from headrace.autoscale.simulation import View
+from headrace.autoscale.simulation import PolicyView
 
 AGE_S = 30.0
 KEDA_LAG = 5
@@ -23,7 +23,7 @@ class Bounds:
     max: int
     per_worker: int
 
-    def of(self, wanted: float) -> int:
+    def clamp(self, wanted: float) -> int:
         return min(max(math.ceil(wanted), self.min), self.max)
 
 
@@ -33,13 +33,13 @@ class Pending:
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
 
-    def wanted(self, view: View, at_s: int) -> int:
+    def wanted(self, view: PolicyView, at_s: int) -> int:
         if not view.known:
             return view.workers
         pressure = view.running
         if view.pending_age_s is not None and view.pending_age_s > AGE_S:
             pressure *= 2
-        return self._bounds.of(pressure / self._bounds.per_worker)
+        return self._bounds.clamp(pressure / self._bounds.per_worker)
 
 
 class Keda:
@@ -52,11 +52,11 @@ class Keda:
         self._target = KEDA_LAG if lag else KEDA_PENDING
         self._recent: deque[tuple[int, int]] = deque()
 
-    def wanted(self, view: View, at_s: int) -> int:
+    def wanted(self, view: PolicyView, at_s: int) -> int:
         if not view.known:
             return view.workers
         count = view.depth if self._lag else view.running
-        target = self._bounds.of(count / self._target)
+        target = self._bounds.clamp(count / self._target)
         if abs(count / self._target - view.workers) <= 0.1 * view.workers:
             target = view.workers
         self._recent.append((at_s, target))
@@ -71,5 +71,5 @@ class Fixed:
     def __init__(self, workers: int) -> None:
         self._workers = workers
 
-    def wanted(self, view: View, at_s: int) -> int:
+    def wanted(self, view: PolicyView, at_s: int) -> int:
         return self._workers

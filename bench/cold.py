@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import argparse
 from dataclasses import dataclass
 
-from bench.cold_depth import depth_figures
-from bench.cold_rates import refill_figures, spill_figures
+from bench.cold_depth import measure_depth
+from bench.cold_rates import measure_refill, measure_spill
 from bench.report import Bar, finish
 from bench.server import bench_postgres, bench_server
 
@@ -49,9 +49,9 @@ def main() -> None:
     options = parser.parse_args()
     size = QUICK if options.quick else Size()
     with bench_server() as bench, bench_postgres(bench.folder) as postgres_url:
-        figures = spill_figures(bench, postgres_url, size.rounds, size.batches, size.singles)
-        figures |= refill_figures(bench, postgres_url, size.rounds, size.refills)
-        figures |= depth_figures(bench, postgres_url, size.deep, size.claims)
+        figures = measure_spill(bench, postgres_url, size.rounds, size.batches, size.singles)
+        figures |= measure_refill(bench, postgres_url, size.rounds, size.refills)
+        figures |= measure_depth(bench, postgres_url, size.deep, size.claims)
     finish("cold", figures, BARS, json_only=options.json, record=not options.quick)
 
 

@@ -11,19 +11,19 @@ from functools import partial
 from statistics import median
 from typing import Any, LiteralString
 
-from bench.cold_rates import FLOWS, SPILL_BATCH, TwoTiers, new_jobs, seconds, two_tiers
+from bench.cold_rates import FLOWS, SPILL_BATCH, TwoTiers, new_jobs, time_call, two_tiers
 from bench.report import note
 from bench.server import Bench
-from headrace.cli.rooms import POSTGRES_ROOMS
+from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
 from headrace.cold.mover import BATCH
 from headrace.cold.queries import QUERIES
-from headrace.cold.store import Store
+from headrace.cold.store import ColdStore
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import connect
 from headrace.postgres.migrate import migrate
 from headrace.queue import keys
-from headrace.queue.queue import NEW_SHARDS, QueueOptions
-from headrace.queue.scripts import Caps
+from headrace.queue.client import DEFAULT_SHARDS, QueueOptions
+from headrace.queue.scripts import WarmCaps
 from headrace.queue.state import read_states
 
 REF = QueueRef("acme", "shop", "prod", "deep")
@@ -42,7 +42,7 @@ HEAD: LiteralString = """
 class Depth:
     """A queue in its own PostgreSQL database."""
 
-    store: Store
+    store: ColdStore
     queue_id: int
 
     def claim_s(self) -> float:
@@ -56,18 +56,18 @@ class Depth:
 
     def oldest_s(self) -> float:
         with self.store.transaction() as conn:
-            return seconds(lambda: self.store.oldest_ms(conn, self.queue_id))
+            return time_call(lambda: self.store.find_oldest_ms(conn, self.queue_id))
 
     def details_s(self) -> float:
         started = time.perf_counter()
-        assert len(self.store.details(REF.environment)) == FLOWS
+        assert len(self.store.list_flow_depths(REF.environment)) == FLOWS
         return time.perf_counter() - started
 
 
-def depth_figures(bench: Bench, postgres_url: str, deep: int, claims: int) -> dict[str, float]:
+def measure_depth(bench: Bench, postgres_url: str, deep: int, claims: int) -> dict[str, float]:
     shallow_url = with_database(postgres_url, "shallow")
     deep_url = with_database(postgres_url, "deep")
-    options = QueueOptions(caps=Caps(items=CAP))
+    options = QueueOptions(caps=WarmCaps(items=CAP))
     bench.redis.execute_command("FLUSHALL", "SYNC")  # otherwise earlier data is freed during the measurement
     with (
         two_tiers(bench, shallow_url, SHALLOW_DB, options) as small,
@@ -80,17 +80,17 @@ def depth_figures(bench: Bench, postgres_url: str, deep: int, claims: int) -> di
         last = fill_to(large, deep)
         memory_after = used_memory(bench)
         fill_to(small, CAP + SHALLOW)  # last, because it would count in the memory that is compared
-        few, many = depth_of(small), depth_of(large)
-        refuse_slow_plan(deep_url, many.queue_id)
+        few, many = read_depth(small), read_depth(large)
+        check_plan(deep_url, many.queue_id)
         figures = {
             "memory_bound_ratio": memory_after / memory_before,
             "memory_warm_full_bytes": memory_before,
             "spill_growth_ratio": last / first,
-            **in_turns("claim", few.claim_s, many.claim_s, claims),
-            **in_turns("oldest", few.oldest_s, many.oldest_s, claims),
-            **in_turns("details", few.details_s, many.details_s, claims),
+            **measure_alternately("claim", few.claim_s, many.claim_s, claims),
+            **measure_alternately("oldest", few.oldest_s, many.oldest_s, claims),
+            **measure_alternately("details", few.details_s, many.details_s, claims),
         }
-        figures |= after_deletes(few, many, deep_url, deep // 2, claims)
+        figures |= measure_after_deletes(few, many, deep_url, deep // 2, claims)
     return figures
 
 
@@ -99,13 +99,13 @@ def with_database(url: str, name: LiteralString) -> str:
     with connect(url) as conn:
         conn.execute("CREATE DATABASE " + name)
     own = url.rpartition("/")[0] + "/" + name
-    migrate(own, POSTGRES_ROOMS)
+    migrate(own, POSTGRES_SCHEMAS)
     return own
 
 
-def depth_of(both: TwoTiers) -> Depth:
+def read_depth(both: TwoTiers) -> Depth:
     store = both.tiers.store
-    return Depth(store, store.queue_id(REF, both.tiers.stubs.shard_of(REF)))
+    return Depth(store, store.ensure_queue_id(REF, both.tiers.stubs.find_shard(REF)))
 
 
 def fill_to(both: TwoTiers, depth: int) -> float:
@@ -116,7 +116,7 @@ def fill_to(both: TwoTiers, depth: int) -> float:
     spent = 0.0
     for start in range(0, missing, SPILL_BATCH):
         jobs = new_jobs(min(SPILL_BATCH, missing - start))
-        spent += seconds(partial(both.client.enqueue_many, REF, jobs))
+        spent += time_call(partial(both.client.enqueue_many, REF, jobs))
     return spent / missing
 
 
@@ -124,7 +124,7 @@ def used_memory(bench: Bench) -> float:
     """Return the memory used by Valkey, with empty metric streams and after freed memory was returned."""
     for db in (SHALLOW_DB, DEEP_DB):
         with bench.in_db(db) as redis:
-            for shard in range(NEW_SHARDS):
+            for shard in range(DEFAULT_SHARDS):
                 redis.xtrim(keys.metrics(shard), maxlen=0, approximate=False)
     readings = [math.inf]
     while len(readings) < 20:
@@ -135,7 +135,7 @@ def used_memory(bench: Bench) -> float:
     return readings[-1]
 
 
-def in_turns(name: str, few: Callable[[], float], many: Callable[[], float], turns: int) -> dict[str, float]:
+def measure_alternately(name: str, few: Callable[[], float], many: Callable[[], float], turns: int) -> dict[str, float]:
     """Measure both alternately; return the median of each, and their ratio."""
     spent = [(few(), many()) for _ in range(turns + 1)][1:]  # the first one connects and reads from disk
     before, after = (median(side) for side in zip(*spent, strict=True))
@@ -146,7 +146,7 @@ def in_turns(name: str, few: Callable[[], float], many: Callable[[], float], tur
     }
 
 
-def after_deletes(few: Depth, many: Depth, deep_url: str, rows: int, claims: int) -> dict[str, float]:
+def measure_after_deletes(few: Depth, many: Depth, deep_url: str, rows: int, claims: int) -> dict[str, float]:
     """Measure claims after many deletes without a vacuum: deleted rows leave their entries in the index."""
     with connect(deep_url, statement_timeout_s=300) as conn:
         conn.execute("ALTER TABLE cold_queue_entries SET (autovacuum_enabled = off)")
@@ -154,15 +154,15 @@ def after_deletes(few: Depth, many: Depth, deep_url: str, rows: int, claims: int
         for _ in range(0, rows, 10 * BATCH):
             conn.execute(HEAD, [many.queue_id, 10 * BATCH])
             many.claim_s()  # as a mover does
-    refuse_slow_plan(deep_url, many.queue_id)
-    found = in_turns("claim_after_deletes", few.claim_s, many.claim_s, claims)
+    check_plan(deep_url, many.queue_id)
+    found = measure_alternately("claim_after_deletes", few.claim_s, many.claim_s, claims)
     return {
         "claim_after_deletes_ratio": found["claim_after_deletes_growth_ratio"],
         "claim_after_deletes_ms": found["claim_after_deletes_deep_ms"],
     }
 
 
-def refuse_slow_plan(url: str, queue_id: int) -> None:
+def check_plan(url: str, queue_id: int) -> None:
     """Raise RuntimeError unless PostgreSQL uses the index for the claim."""
     values = {"queue_id": queue_id, "most": BATCH, "bytes": ANY_SIZE}
     with connect(url) as conn:

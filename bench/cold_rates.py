@@ -20,15 +20,15 @@ from headrace.cold.tiers import Tiers
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import Connection, connect
+from headrace.queue.client import QueueOptions, SyncClient
 from headrace.queue.overflow import SpillJob
-from headrace.queue.queue import QueueOptions, SyncClient
-from headrace.queue.scripts import Caps
+from headrace.queue.scripts import WarmCaps
 from headrace.queue.state import read_states
 
 SPILL_BATCH = 1000
 PAYLOAD_BYTES = 200
 FLOWS = 20
-NEARLY_NOTHING = QueueOptions(caps=Caps(items=1))
+NEARLY_NOTHING = QueueOptions(caps=WarmCaps(items=1))
 """Options under which the first job waits in Valkey, the others in PostgreSQL."""
 
 SPILL_DB, REFILL_DB, WARM_DB = 0, 1, 2
@@ -60,11 +60,11 @@ def new_jobs(count: int) -> list[NewJob]:
     return [NewJob("send", b"x" * PAYLOAD_BYTES, flow=f"flow{number % FLOWS}") for number in range(count)]
 
 
-def batches_of(jobs: Sequence[NewJob], size: int) -> list[Sequence[NewJob]]:
+def split_into_batches(jobs: Sequence[NewJob], size: int) -> list[Sequence[NewJob]]:
     return [jobs[start : start + size] for start in range(0, len(jobs), size)]
 
 
-def seconds(do: Callable[[], object]) -> float:
+def time_call(do: Callable[[], object]) -> float:
     started = time.perf_counter()
     do()
     return time.perf_counter() - started
@@ -73,7 +73,7 @@ def seconds(do: Callable[[], object]) -> float:
 # Spill
 
 
-def spill_figures(bench: Bench, postgres_url: str, rounds: int, batches: int, singles: int) -> dict[str, float]:
+def measure_spill(bench: Bench, postgres_url: str, rounds: int, batches: int, singles: int) -> dict[str, float]:
     """Measure enqueueing into a queue in cold mode, until PostgreSQL has committed and Valkey is updated, against COPY
     of the rows."""
     ref = QueueRef("acme", "shop", "prod", "spill")
@@ -83,15 +83,15 @@ def spill_figures(bench: Bench, postgres_url: str, rounds: int, batches: int, si
             conn.execute(statement)
         enqueue_all(both.client, ref, [new_jobs(1), new_jobs(1)])
         for number in range(rounds):
-            jobs = batches_of(new_jobs(batches * SPILL_BATCH), SPILL_BATCH)
+            jobs = split_into_batches(new_jobs(batches * SPILL_BATCH), SPILL_BATCH)
             contenders = {
                 "spill": partial(enqueue_all, both.client, ref, jobs),
                 **{name: partial(copy_all, conn, name, jobs) for name in BARE},
             }
             for name in list(contenders)[:: -1 if number % 2 else 1]:
-                found[name].append(batches * SPILL_BATCH / seconds(contenders[name]))
-            one_by_one = batches_of(new_jobs(singles), 1)
-            found["single"].append(singles / seconds(partial(enqueue_all, both.client, ref, one_by_one)))
+                found[name].append(batches * SPILL_BATCH / time_call(contenders[name]))
+            one_by_one = split_into_batches(new_jobs(singles), 1)
+            found["single"].append(singles / time_call(partial(enqueue_all, both.client, ref, one_by_one)))
             note(f"spill {number + 1}: " + ", ".join(f"{name} {rates[-1]:,.0f}/s" for name, rates in found.items()))
         total = 2 + rounds * (batches * SPILL_BATCH + singles)
         assert both.waiting_cold(ref) == total - 1, "not everything was spilled"
@@ -121,7 +121,7 @@ def copy_all(conn: Connection, name: str, batches: Iterable[Sequence[NewJob]]) -
 # Refill
 
 
-def refill_figures(bench: Bench, postgres_url: str, rounds: int, jobs: int) -> dict[str, float]:
+def measure_refill(bench: Bench, postgres_url: str, rounds: int, jobs: int) -> dict[str, float]:
     """Measure the mover refilling a Valkey with room for all jobs, against enqueueing the same jobs there."""
     refills: list[float] = []
     enqueues: list[float] = []
@@ -131,17 +131,17 @@ def refill_figures(bench: Bench, postgres_url: str, rounds: int, jobs: int) -> d
         SyncClient(bench.url(WARM_DB), UNCAPPED) as warm,
     ):
         mover = Mover(roomy.tiers)
-        mover.elect()
+        mover.renew_leadership()
         for number in range(rounds):
             ref = QueueRef("acme", "shop", "prod", f"refill{number}")
             batch = new_jobs(jobs)
-            enqueue_all(full.client, ref, [new_jobs(1), *batches_of(batch, SPILL_BATCH)])
+            enqueue_all(full.client, ref, [new_jobs(1), *split_into_batches(batch, SPILL_BATCH)])
             contenders = [
                 (partial(refill_all, mover, full, ref), refills),
-                (partial(enqueue_all, warm, ref, batches_of(batch, BATCH)), enqueues),
+                (partial(enqueue_all, warm, ref, split_into_batches(batch, BATCH)), enqueues),
             ]
             for contender, rates in contenders[:: -1 if number % 2 else 1]:
-                rates.append(jobs / seconds(contender))
+                rates.append(jobs / time_call(contender))
             note(f"refill {number + 1}: refill {refills[-1]:,.0f}/s, enqueue_many {enqueues[-1]:,.0f}/s")
     return {
         "refill_per_s": median(refills),
@@ -152,4 +152,4 @@ def refill_figures(bench: Bench, postgres_url: str, rounds: int, jobs: int) -> d
 
 def refill_all(mover: Mover, both: TwoTiers, ref: QueueRef) -> None:
     while both.waiting_cold(ref):
-        mover.visit(ref)
+        mover.refill_queue(ref)

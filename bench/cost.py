@@ -10,7 +10,7 @@ from bench.report import note, percentile
 from bench.server import UNCAPPED, Bench, switch_metrics
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
-from headrace.queue.queue import QueueOptions, SyncClient
+from headrace.queue.client import QueueOptions, SyncClient
 from headrace.valkey.scripts import run
 
 VERBS = ("enqueue", "dequeue", "ack")
@@ -36,14 +36,14 @@ class JobCost:
 
 def job_cost(bench: Bench, client: SyncClient, refs: Sequence[QueueRef], jobs: int, take: int) -> JobCost:
     """Enqueue jobs one by one; dequeue and ack as many, `take` at a time. The depth is the same before and after."""
-    stubs = client.options.stubs()
+    stubs = client.options.make_stubs()
     with bench.script_time() as enqueue:
         for number in range(jobs):
             client.enqueue(refs[number % len(refs)], NewJob("noop", b"x" * 200))
     taken: list[tuple[int, list[LeasedJob]]] = []
     with bench.script_time() as dequeue:
         for number in range(jobs // take):
-            shard = stubs.shard_of(refs[number * take % len(refs)])
+            shard = stubs.find_shard(refs[number * take % len(refs)])
             taken.append((shard, run(client.redis, stubs.dequeue(shard, take, LEASE_MS))))
     with bench.script_time() as ack:
         for shard, leased in taken:
@@ -52,7 +52,7 @@ def job_cost(bench: Bench, client: SyncClient, refs: Sequence[QueueRef], jobs: i
     return JobCost(enqueue.usec / jobs, dequeue.usec / jobs, ack.usec / jobs)
 
 
-def undisturbed(costs: Sequence[JobCost]) -> JobCost:
+def pick_undisturbed(costs: Sequence[JobCost]) -> JobCost:
     """Return the tenth percentile of each verb: other processes only ever add time."""
     return JobCost(*(percentile([getattr(cost, verb) for cost in costs], 0.1) for verb in VERBS))
 
@@ -72,7 +72,7 @@ def metrics_cost(bench: Bench, db: int, bursts: int) -> dict[str, float]:
                 switch_metrics(client, on)
                 costs[on].append(job_cost(bench, client, refs, BURST, 1))
         client.redis.flushdb()
-    on, off = undisturbed(costs[True]), undisturbed(costs[False])
+    on, off = pick_undisturbed(costs[True]), pick_undisturbed(costs[False])
     return {
         "enqueue_us": on.enqueue,
         "dequeue_us": on.dequeue,
@@ -86,7 +86,7 @@ def metrics_cost(bench: Bench, db: int, bursts: int) -> dict[str, float]:
 def depth_growth(bench: Bench, dbs: tuple[int, int], deep: int, bursts: int) -> dict[str, float]:
     """Compare the cost of a job in a queue of 1,000 jobs and in one of `deep`."""
     ref = QueueRef("acme", "shop", "prod", "emails")
-    return _growth(bench, dbs, ([ref], 1000), ([ref], deep), bursts, UNCAPPED, "depth")
+    return _measure_growth(bench, dbs, ([ref], 1000), ([ref], deep), bursts, UNCAPPED, "depth")
 
 
 def queues_growth(bench: Bench, dbs: tuple[int, int], bursts: int) -> dict[str, float]:
@@ -97,13 +97,13 @@ def queues_growth(bench: Bench, dbs: tuple[int, int], bursts: int) -> dict[str, 
     """
     options = replace(UNCAPPED, shards=1)
     few, many = make_refs(10, 1), make_refs(1000, 10)
-    return _growth(bench, dbs, (few, 1000), (many, 3 * len(many)), bursts, options, "queues")
+    return _measure_growth(bench, dbs, (few, 1000), (many, 3 * len(many)), bursts, options, "queues")
 
 
 def spread_cost(bench: Bench, dbs: tuple[int, int], bursts: int) -> dict[str, float]:
     """Compare calls whose ten jobs belong to one tenant and to ten tenants."""
     one, ten = make_refs(1, 1), make_refs(10, 1)
-    return _growth(bench, dbs, (one, 1000), (ten, 1000), bursts, replace(UNCAPPED, shards=1), "spread")
+    return _measure_growth(bench, dbs, (one, 1000), (ten, 1000), bursts, replace(UNCAPPED, shards=1), "spread")
 
 
 def make_refs(environments: int, queues: int) -> list[QueueRef]:
@@ -120,7 +120,7 @@ def fill(client: SyncClient, refs: Sequence[QueueRef], total: int) -> None:
             client.enqueue_many(ref, [NewJob("noop", b"x" * 50) for _ in range(min(FILL_BATCH, each - start))])
 
 
-def _growth(
+def _measure_growth(
     bench: Bench,
     dbs: tuple[int, int],
     small: tuple[list[QueueRef], int],
@@ -142,7 +142,7 @@ def _growth(
     for client, _, _ in contenders:
         client.redis.flushdb(asynchronous=True)
         client.close()
-    before, after = (undisturbed(costs) for _, _, costs in contenders)
+    before, after = (pick_undisturbed(costs) for _, _, costs in contenders)
     figures = {f"{name}_growth_ratio": after.total / before.total}
     for label, cost in (("small", before), ("large", after)):
         figures |= {f"{name}_{label}_{verb}_us": getattr(cost, verb) for verb in VERBS}

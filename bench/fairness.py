@@ -30,13 +30,13 @@ from statistics import median
 from typing import Any, cast
 
 from bench.report import Bar, finish, median_ratio, note, percentile
-from bench.server import UNCAPPED, Bench, bench_server, rate_of
+from bench.server import UNCAPPED, Bench, bench_server, measure_rate
 from bench.tasks import WAITS_FILE
 from headrace.model.event import COLUMNS, LIST_SEPARATOR, SEPARATOR, Op
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 from headrace.valkey.scripts import run
 
 DB = 0
@@ -89,22 +89,22 @@ class Waits:
         return f"p99 {self.dequeue_p99:.1f} ms until dequeued, {self.start_p99:.1f} ms until started"
 
 
-def capacity(bench: Bench) -> float:
+def measure_capacity(bench: Bench) -> float:
     """Return the jobs per second when jobs are always waiting."""
     with SyncClient(bench.url(DB), UNCAPPED) as client:
         client.redis.flushdb()
         total = 3000
         client.enqueue_many(NOISY, naps(total))
-        queue = keys.queue(client.options.stubs().shard_of(NOISY), NOISY)
+        queue = keys.queue(client.options.make_stubs().find_shard(NOISY), NOISY)
 
         def done() -> int:
             return int(cast(Any, client.redis.hget(queue, "o:ack")) or 0)
 
         with bench.worker(DB, CONCURRENCY, WORKER) as child:
-            return rate_of(done, total, child)
+            return measure_rate(done, total, child)
 
 
-def quiet_waits(bench: Bench, arrivals: list[tuple[float, QueueRef]], noisy_jobs: int) -> Waits:
+def measure_quiet_waits(bench: Bench, arrivals: list[tuple[float, QueueRef]], noisy_jobs: int) -> Waits:
     waits_file = bench.folder / "waits"
     with SyncClient(bench.url(DB), UNCAPPED) as client:
         client.redis.flushdb()
@@ -112,18 +112,18 @@ def quiet_waits(bench: Bench, arrivals: list[tuple[float, QueueRef]], noisy_jobs
             client.enqueue_many(NOISY, naps(1000))
         with bench.worker(DB, CONCURRENCY, {**WORKER, WAITS_FILE: str(waits_file)}):
             send_timed(client, QUIET[0], 0)
-            while not taken(client, QUIET[:1]):  # until the worker is running
+            while not read_wait_times(client, QUIET[:1]):  # until the worker is running
                 time.sleep(0.01)
             started = time.perf_counter()
             for at, ref in arrivals:
                 time.sleep(max(0.0, started + at - time.perf_counter()))
                 send_timed(client, ref, NAP_S)
-            while len(taken(client, QUIET)) < len(arrivals):
+            while len(read_wait_times(client, QUIET)) < len(arrivals):
                 time.sleep(0.2)
-            left = client.redis.zcard(keys.ready(client.options.stubs().shard_of(NOISY), NOISY))
+            left = client.redis.zcard(keys.ready(client.options.make_stubs().find_shard(NOISY), NOISY))
             assert bool(left) == bool(noisy_jobs), "the noisy tenant ran out of jobs: lower Size.seconds"
         until_start = [float(line) for line in waits_file.read_text().splitlines()]
-        return Waits(taken(client, QUIET)[1:], until_start[1:])
+        return Waits(read_wait_times(client, QUIET)[1:], until_start[1:])
 
 
 def send_timed(client: SyncClient, ref: QueueRef, seconds: float) -> None:
@@ -134,7 +134,7 @@ def naps(count: int) -> list[NewJob]:
     return [NewJob("nap", str(NAP_S).encode()) for _ in range(count)]
 
 
-def taken(client: SyncClient, refs: list[QueueRef]) -> list[float]:
+def read_wait_times(client: SyncClient, refs: list[QueueRef]) -> list[float]:
     """Return the wait in ms of each job of these queues, from the metric streams."""
     orgs = {ref.org for ref in refs}
     column = {each.name: number for number, each in enumerate(COLUMNS)}
@@ -161,7 +161,7 @@ def backlogged_shares(bench: Bench) -> Iterator[tuple[str, float]]:
 def backlogged_share(bench: Bench, trickler: QueueRef, backlogged: QueueRef, names: Sequence[str]) -> float:
     with SyncClient(bench.url(DB), replace(UNCAPPED, shards=1)) as client:
         client.redis.flushdb()
-        stubs = client.options.stubs()
+        stubs = client.options.make_stubs()
         client.enqueue_many(backlogged, naps(TRICKLE_BACKLOG))
         starts = 0
         for _ in range(TRICKLE_ROUNDS):
@@ -173,7 +173,7 @@ def backlogged_share(bench: Bench, trickler: QueueRef, backlogged: QueueRef, nam
         return starts / TRICKLE_ROUNDS
 
 
-def moments(per_s: float, seconds: float, seed: int) -> Iterator[tuple[float, QueueRef]]:
+def draw_arrivals(per_s: float, seconds: float, seed: int) -> Iterator[tuple[float, QueueRef]]:
     """Yield random arrivals, the same for every contender of a round."""
     random_ = random.Random(seed)
     at = 0.0
@@ -192,12 +192,12 @@ def main() -> None:
         shares = dict(backlogged_shares(bench))
         for case, share in shares.items():
             note(f"{case}: {share:.0%} of the starts for the backlog")
-        per_s = capacity(bench)
+        per_s = measure_capacity(bench)
         note(f"the worker does {per_s:,.0f} jobs/s; the quiet tenants send {QUIET_LOAD * per_s:,.0f}/s")
         for number in range(size.rounds):
-            arrivals = list(moments(QUIET_LOAD * per_s, size.seconds, SEED + number))
+            arrivals = list(draw_arrivals(QUIET_LOAD * per_s, size.seconds, SEED + number))
             for noisy in (True, False) if number % 2 else (False, True):
-                waits = quiet_waits(bench, arrivals, size.noisy_jobs if noisy else 0)
+                waits = measure_quiet_waits(bench, arrivals, size.noisy_jobs if noisy else 0)
                 found[noisy].append(waits)
                 note(f"round {number + 1} of {size.rounds}, {'beside the noisy one' if noisy else 'alone'}: {waits}")
     alone, beside = found[False], found[True]

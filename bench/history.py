@@ -33,18 +33,18 @@ import uvicorn
 from bench.history_rows import Rows, make_rows, queue_name
 from bench.report import Bar, finish, median_ratio, note, percentile
 from bench.server import READY_S, bench_postgres
+from headrace.api.access import GLOBAL_SCOPE, AccessLevel
+from headrace.api.api_keys import add_key
 from headrace.api.app import create_app
-from headrace.api.callers import EVERYTHING, Level
-from headrace.api.keys import add_key
 from headrace.api.services import Services
 from headrace.embedded.clickhouse import EmbeddedClickHouse
 from headrace.embedded.process import choose_port
-from headrace.history.reader import environment_history, queue_history
-from headrace.history.routing import window_of
+from headrace.history.reader import read_environment_history, read_queue_history
+from headrace.history.routing import resolve_window
 from headrace.model.names import EnvRef, QueueRef
 from headrace.postgres.connect import connect as connect_postgres
 from headrace.settings import ApiSettings
-from headrace.warehouse.reads import Columns, Reads
+from headrace.warehouse.query_runner import Columns, QueryRunner
 
 ENV = EnvRef("acme", "shop", "prod")
 PERIODS = ("30m", "24h", "7d", "90d")
@@ -77,16 +77,16 @@ Statements = Sequence[tuple[str, Mapping[str, Any], int]]
 """Text, parameters and threads of each statement."""
 
 
-class Recorded(Reads):
+class RecordingQueryRunner(QueryRunner):
     """Records the statements that it runs."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.recorded: list[tuple[str, Mapping[str, Any], int]] = []
 
-    def ask(self, query: str, parameters: Mapping[str, Any], threads: int = 0) -> Columns:
+    def run(self, query: str, parameters: Mapping[str, Any], threads: int = 0) -> Columns:
         self.recorded.append((query, parameters, threads))
-        return super().ask(query, parameters, threads)
+        return super().run(query, parameters, threads)
 
 
 class Line:
@@ -139,12 +139,12 @@ class Side:
 
     def statements(self, subject: str, period: str) -> Statements:
         """Return the statements that the API sends to ClickHouse."""
-        reads, now_ms = Recorded(self.rows.client), time.time_ns() // 1_000_000
-        window = window_of(now_ms, period=period)
+        reads, now_ms = RecordingQueryRunner(self.rows.client), time.time_ns() // 1_000_000
+        window = resolve_window(now_ms, period=period)
         if subject == "environment":
-            environment_history(reads, ENV, window, now_ms)
+            read_environment_history(reads, ENV, window, now_ms)
         else:
-            queue_history(reads, QueueRef(ENV.org, ENV.project, ENV.env, queue_name(0)), window, now_ms)
+            read_queue_history(reads, QueueRef(ENV.org, ENV.project, ENV.env, queue_name(0)), window, now_ms)
         return reads.recorded
 
 
@@ -179,7 +179,7 @@ def serving(services: Services) -> Generator[str]:
 @contextmanager
 def side(clickhouse_url: str, postgres_url: str, rows: Rows) -> Generator[Side]:
     with connect_postgres(postgres_url) as conn:
-        _, key = add_key(conn, rows.database, EVERYTHING, Level.READ)
+        _, key = add_key(conn, rows.database, GLOBAL_SCOPE, AccessLevel.READ)
     services = Services(NO_VALKEY, clickhouse_url, rows.database, 2, postgres_url, SETTINGS)
     headers = {"Authorization": f"Bearer {key}"}
     with serving(services) as url:
@@ -204,7 +204,7 @@ def measure(everything: Side, tenth: Side, rounds: int) -> tuple[Times, Times, T
         note(f"round {number} of {rounds}")
         for case, statements in cases.items():
             queue = number * 7 % tenth.rows.queues
-            times_ms = {"api": timed(everything, *case, queue), "few": timed(tenth, *case, queue)}
+            times_ms = {"api": time_request(everything, *case, queue), "few": time_request(tenth, *case, queue)}
             times_ms["bare"] = everything.ask_bare(statements, queue)
             if number:  # the first round opens connections and fills caches
                 for times, name in ((api, "api"), (few, "few"), (bare, "bare")):
@@ -212,13 +212,13 @@ def measure(everything: Side, tenth: Side, rounds: int) -> tuple[Times, Times, T
     return api, bare, few
 
 
-def timed(side: Side, subject: str, period: str, number: int) -> float:
+def time_request(side: Side, subject: str, period: str, number: int) -> float:
     began = time.perf_counter()
     side.ask_api(subject, period, number)
     return (time.perf_counter() - began) * 1000
 
 
-def figures_of(api: Times, bare: Times, few: Times) -> dict[str, float]:
+def build_results(api: Times, bare: Times, few: Times) -> dict[str, float]:
     figures: dict[str, float] = {}
     ratios, added = [0.0], [0.0]
     for case, times in api.items():
@@ -255,7 +255,7 @@ def load(everything: Side, seconds: float) -> dict[str, float]:
     return {"clients_requests_per_s": len(spent) / seconds, "clients_p95_ms": percentile(spent, 0.95)}
 
 
-def refuse_nonsense(everything: Side) -> None:
+def check_results(everything: Side) -> None:
     """Check that the API returns real data."""
     document = json.loads(everything.ask_api("queue", "7d", 0))
     assert len(document["timeseries"]) == 10_080
@@ -280,9 +280,9 @@ def main() -> None:
         every = make_rows(clickhouse, "everything", size.queues)
         everything = stack.enter_context(side(clickhouse.url, postgres_url, every))
         tenth = stack.enter_context(side(clickhouse.url, postgres_url, few))
-        refuse_nonsense(everything)
+        check_results(everything)
         figures = {"rows": float(every.count())}
-        figures |= figures_of(*measure(everything, tenth, size.rounds))
+        figures |= build_results(*measure(everything, tenth, size.rounds))
         figures |= load(everything, size.load_s)
     finish("history", figures, BARS, json_only=options.json, record=not options.quick)
 

@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from statistics import median
 
-from bench.pipeline_phases import phase_figures
+from bench.pipeline_phases import measure_phases
 from bench.pipeline_process import Memory, RunningPipeline, bench_clickhouse, new_warehouse, running_pipeline
 from bench.pipeline_readers import BATCH, LARGE_BATCH, bare_read, plain_consumer
 from bench.pipeline_stream import EVENTS_PER_S, SHARDS, Pattern, Queues, Segment, Stream, record_pattern
@@ -30,7 +30,7 @@ from bench.server import Bench, bench_server
 from headrace.embedded.clickhouse import EmbeddedClickHouse
 from headrace.history.reconcile import Totals, read_totals
 from headrace.warehouse.connect import Client
-from headrace.warehouse.pipeline_batches import freshness_since
+from headrace.warehouse.pipeline_batches import read_freshness_since
 
 PATTERN_DB, MASTER_DB, PIPELINE_DB, PLAIN_DB, LIVE_DB = range(5)
 LIVE_TURN_S = 0.02
@@ -136,11 +136,11 @@ def throughput(bench: Bench, clickhouse: EmbeddedClickHouse, pattern: Pattern, s
         with memory.watching(pipeline.child.pid):
             for number in range(size.rounds):
                 course.round(number, kinds, size)
-        refuse_difference("pipeline", read_totals(pipeline.warehouse)["1h"], course.written)
-        refuse_difference("plain consumer", read_totals(course.plain)["1h"], course.written_plain)
+        check_totals("pipeline", read_totals(pipeline.warehouse)["1h"], course.written)
+        check_totals("plain consumer", read_totals(course.plain)["1h"], course.written_plain)
     with bench.in_db(MASTER_DB) as master:
         segment = stream.write(kinds.usual, size.events)
-        phases = phase_figures(master, new_warehouse(clickhouse, "phases"), segment)
+        phases = measure_phases(master, new_warehouse(clickhouse, "phases"), segment)
     found = course.rates
     return {
         "events_per_s": median(found["pipeline"]),
@@ -158,7 +158,7 @@ def throughput(bench: Bench, clickhouse: EmbeddedClickHouse, pattern: Pattern, s
     }
 
 
-def refuse_difference(who: str, totals: Totals, written: Counter[str]) -> None:
+def check_totals(who: str, totals: Totals, written: Counter[str]) -> None:
     arrived: Counter[str] = Counter()
     for (_, op), number in totals.items():
         arrived[op] += number
@@ -183,7 +183,7 @@ def freshness(bench: Bench, clickhouse: EmbeddedClickHouse, pattern: Pattern, si
             since = datetime.now(UTC)
             written += live(stream, queues, size.live_s)
             pipeline.wait_for(written)
-        found = freshness_since(pipeline.warehouse, since)
+        found = read_freshness_since(pipeline.warehouse, since)
     if found.p99_ms is None:
         raise RuntimeError("No batch finished while events arrived.")
     return {"freshness_p99_ms": float(found.p99_ms), "live_peak_memory_mib": memory.peak_bytes / 2**20}

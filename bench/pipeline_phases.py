@@ -18,9 +18,9 @@ from headrace.pipeline.payload import to_payload
 from headrace.pipeline.source import PAGE
 from headrace.pipeline.transforms import CHUNK_EVENTS
 from headrace.queue import keys
-from headrace.spool.record import Record
+from headrace.spool.record import SpoolRecord
 from headrace.valkey.connect import Valkey
-from headrace.valkey.streams import entries_between
+from headrace.valkey.streams import read_entries_between
 from headrace.warehouse import queue_metrics
 from headrace.warehouse.blocks import BlockWriter
 from headrace.warehouse.connect import Client
@@ -39,7 +39,7 @@ class Phases:
         self.spent[name] += time.perf_counter() - began
 
 
-def phase_figures(redis: Valkey, warehouse: Client, segment: Segment) -> dict[str, float]:
+def measure_phases(redis: Valkey, warehouse: Client, segment: Segment) -> dict[str, float]:
     """Return µs per event of each phase: read, decode, bucketize and merge can run in parallel tasks; insert takes one
     process and ClickHouse."""
     phases = Phases()
@@ -49,7 +49,7 @@ def phase_figures(redis: Valkey, warehouse: Client, segment: Segment) -> dict[st
         after = segment.after[shard]
         while True:
             with phases.timed("read"):
-                entries = entries_between(redis, keys.metrics(shard), after, "+", PAGE)
+                entries = read_entries_between(redis, keys.metrics(shard), after, "+", PAGE)
             if entries:
                 after = entries[-1][0].decode()
                 with phases.timed("decode"):
@@ -71,6 +71,6 @@ def phase_figures(redis: Valkey, warehouse: Client, segment: Segment) -> dict[st
 def insert(warehouse: Client, rows: pa.Table) -> None:
     """Insert rows as the exporter does."""
     destination = ClickHouseDestination(BlockWriter(lambda: warehouse))
-    record = Record(1, to_payload(rows), uuid4().hex, {TABLE: queue_metrics.TABLE}, 0, time.time())
+    record = SpoolRecord(1, to_payload(rows), uuid4().hex, {TABLE: queue_metrics.TABLE}, 0, time.time())
     for batch in destination.prepare(record):
         destination.send(batch)

@@ -13,7 +13,7 @@ import psutil
 
 from bench.server import READY_S, Bench
 from headrace.embedded.clickhouse import EmbeddedClickHouse
-from headrace.embedded.process import Child
+from headrace.embedded.process import GuardedProcess
 from headrace.queue import keys
 from headrace.warehouse import pipeline_batches
 from headrace.warehouse.connect import Client, connect
@@ -77,7 +77,7 @@ def resident_bytes(pid: int) -> int:
 
 @dataclass
 class RunningPipeline:
-    child: Child
+    child: GuardedProcess
     warehouse: Client
     arrived: int = 0  # events in history
 

@@ -106,7 +106,7 @@ def bare_read(redis: Valkey, segment: Segment) -> float:
     try:
         began, done = time.perf_counter(), 0
         for shard in left:
-            _ask(connections[shard], shard, after[shard])
+            _request(connections[shard], shard, after[shard])
         while left:
             for shard in sorted(left):
                 entries: list[Any] = connections[shard].read_response()
@@ -114,7 +114,7 @@ def bare_read(redis: Valkey, segment: Segment) -> float:
                 if len(entries) < PAGE:
                     left.discard(shard)
                 else:
-                    _ask(connections[shard], shard, entries[-1][0].decode())
+                    _request(connections[shard], shard, entries[-1][0].decode())
         spent = time.perf_counter() - began
     finally:
         for connection in connections:
@@ -124,5 +124,5 @@ def bare_read(redis: Valkey, segment: Segment) -> float:
     return spent
 
 
-def _ask(connection: Any, shard: int, after: str) -> None:
+def _request(connection: Any, shard: int, after: str) -> None:
     connection.send_command("XRANGE", keys.metrics(shard), f"({after}", "+", "COUNT", PAGE)

@@ -18,7 +18,7 @@ from headrace.model.event import COLUMNS, FIELD, SEPARATOR, VERSION
 from headrace.model.job import NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
-from headrace.queue.queue import QueueOptions, SyncClient
+from headrace.queue.client import QueueOptions, SyncClient
 from headrace.queue.scripts import Stubs
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
@@ -63,7 +63,7 @@ def record_pattern(bench: Bench, db: int) -> Pattern:
     """Record the events of jobs enqueued one by one and in bulk, dequeued one and several at a time; one fails once."""
     ref = QueueRef("org", "project", "env", "queue")
     with SyncClient(bench.url(db), QueueOptions(shards=SHARDS)) as client:
-        stubs = client.options.stubs()
+        stubs = client.options.make_stubs()
         for bulk in (1, 5, 20):
             for _ in range(10):
                 client.enqueue(ref, NewJob("send", b"x" * 200))
@@ -72,7 +72,7 @@ def record_pattern(bench: Bench, db: int) -> Pattern:
                 _work(client.redis, stubs, ref, count)
             while _work(client.redis, stubs, ref, 10):
                 pass
-        stream = keys.metrics(stubs.shard_of(ref))
+        stream = keys.metrics(stubs.find_shard(ref))
         entries: Any = client.redis.xrange(stream)
         client.redis.flushdb()
     totals: Counter[str] = Counter()
@@ -94,7 +94,7 @@ def record_pattern(bench: Bench, db: int) -> Pattern:
 
 
 def _work(redis: Valkey, stubs: Stubs, ref: QueueRef, most: int) -> int:
-    shard = stubs.shard_of(ref)
+    shard = stubs.find_shard(ref)
     jobs = run(redis, stubs.dequeue(shard, most, LEASE_MS))
     failed = [job for job in jobs[:1] if most == 5 and job.attempt == 1]
     if failed:

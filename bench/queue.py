@@ -24,11 +24,11 @@ from typing import Any, cast
 
 from bench.cost import depth_growth, metrics_cost, queues_growth, spread_cost
 from bench.report import Bar, finish, median_ratio, note
-from bench.server import UNCAPPED, Bench, bench_server, rate_of, switch_metrics
+from bench.server import UNCAPPED, Bench, bench_server, measure_rate, switch_metrics
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 
 REF = QueueRef("acme", "shop", "prod", "emails")
 PAYLOAD_BYTES = 200
@@ -79,14 +79,14 @@ def headrace_rates(bench: Bench, size: Size, *, metrics: bool, task: str = "noop
         client.enqueue(REF, new_jobs(1)[0])  # opens the connection and loads the script
         singles = rate(size.singles, lambda: [client.enqueue(REF, NewJob(task, b"x" * PAYLOAD_BYTES))])
         bulk = rate(size.jobs, lambda: client.enqueue_many(REF, new_jobs(BULK)))
-        queue = keys.queue(client.options.stubs().shard_of(REF), REF)
+        queue = keys.queue(client.options.make_stubs().find_shard(REF), REF)
 
         def done() -> int:
             return int(cast(Any, client.redis.hget(queue, "o:ack")) or 0)
 
         total = 1 + size.singles + size.jobs
         with bench.worker(HEADRACE_DB, CONCURRENCY) as child:
-            return Rates(singles, bulk, rate_of(done, total, child))
+            return Rates(singles, bulk, measure_rate(done, total, child))
 
 
 def dramatiq_rates(bench: Bench, size: Size) -> Rates:
@@ -106,7 +106,7 @@ def dramatiq_rates(bench: Bench, size: Size) -> Rates:
 
         command = ["dramatiq", "bench.peers.dramatiq_app", "--processes", "1", "--threads", str(CONCURRENCY)]
         with bench.process("dramatiq", command, env) as child:
-            return Rates(singles, singles, rate_of(done, 1 + total, child))
+            return Rates(singles, singles, measure_rate(done, 1 + total, child))
 
 
 def rate(total: int, send: Callable[[], list[Any]]) -> float:

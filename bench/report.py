@@ -29,16 +29,16 @@ class Bar:
     limit: float
     aim: float | None = None
 
-    def holds(self, value: float) -> bool:
+    def is_met(self, value: float) -> bool:
         return value <= self.limit if self.sign == "<=" else value >= self.limit
 
-    def verdict(self, figures: Mapping[str, float]) -> str:
+    def describe_verdict(self, figures: Mapping[str, float]) -> str:
         aim = "" if self.aim is None else f", aim {self.sign} {self.aim:g}"
-        return f"{'ok' if self.holds(figures[self.key]) else 'MISSED'} (bar {self.sign} {self.limit:g}{aim})"
+        return f"{'ok' if self.is_met(figures[self.key]) else 'MISSED'} (bar {self.sign} {self.limit:g}{aim})"
 
 
-def missed(figures: Mapping[str, float], bars: Iterable[Bar]) -> list[str]:
-    return [bar.key for bar in bars if not bar.holds(figures[bar.key])]
+def find_missed(figures: Mapping[str, float], bars: Iterable[Bar]) -> list[str]:
+    return [bar.key for bar in bars if not bar.is_met(figures[bar.key])]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -52,7 +52,7 @@ def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
     return median(a / b for a, b in zip(above, below, strict=True))
 
 
-def rounded(value: float) -> float:
+def round_value(value: float) -> float:
     """Round to three significant digits, more than two busy cores reproduce; rates keep their units digit."""
     return round(value) if abs(value) >= 100 else float(f"{value:.3g}")
 
@@ -60,12 +60,12 @@ def rounded(value: float) -> float:
 def finish(name: str, figures: Mapping[str, float], bars: Sequence[Bar], *, json_only: bool, record: bool) -> None:
     """Print the table (to standard error if `json_only`), write the record, and print the line of JSON."""
     _print_table(figures, bars, sys.stderr if json_only else sys.stdout)
-    shown = {key: rounded(value) for key, value in figures.items()}
+    shown = {key: round_value(value) for key, value in figures.items()}
     # Compared before rounding: 15.04 is more than 15.
-    result: dict[str, Any] = {"bench": name, **shown, "missed": missed(figures, bars)}
+    result: dict[str, Any] = {"bench": name, **shown, "missed": find_missed(figures, bars)}
     if record:
         RECORDS.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({**result, "machine": machine()}, indent=2)
+        text = json.dumps({**result, "machine": describe_machine()}, indent=2)
         (RECORDS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
     print(json.dumps(result), flush=True)
 
@@ -75,7 +75,7 @@ def note(text: str) -> None:
     print(f"[{datetime.now(UTC):%H:%M:%S}] {text}", file=sys.stderr, flush=True)
 
 
-def machine() -> dict[str, Any]:
+def describe_machine() -> dict[str, Any]:
     return {
         "at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "cores": os.cpu_count(),
@@ -89,5 +89,5 @@ def _print_table(figures: Mapping[str, float], bars: Sequence[Bar], out: TextIO)
     by_key = {bar.key: bar for bar in bars}
     width = max(map(len, figures))
     for key, value in figures.items():
-        verdict = by_key[key].verdict(figures) if key in by_key else ""
-        print(f"{key:<{width}}  {rounded(value):>12,.10g}  {verdict}".rstrip(), file=out)
+        verdict = by_key[key].describe_verdict(figures) if key in by_key else ""
+        print(f"{key:<{width}}  {round_value(value):>12,.10g}  {verdict}".rstrip(), file=out)

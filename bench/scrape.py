@@ -29,11 +29,11 @@ from bench.scrape_load import scrape
 from bench.server import Bench, bench_postgres, bench_server
 from headrace.embedded.process import choose_port
 from headrace.postgres.connect import Connection, connect
-from headrace.snapshot.declared import Declared
-from headrace.snapshot.families import Described
+from headrace.snapshot.families import FamilyDescriptor
 from headrace.snapshot.refresher import Refresher
-from headrace.snapshot.sources import SourceOptions, Sources
-from headrace.snapshot.store import Store, StoreOptions
+from headrace.snapshot.sources import SnapshotSourceOptions, SnapshotSources
+from headrace.snapshot.sql_families import SqlFamily
+from headrace.snapshot.store import SnapshotStore, SnapshotStoreOptions
 
 BARS = (
     Bar("rows_growth_ratio", "<=", 1.2),
@@ -69,27 +69,27 @@ class Side:
 
     name: str
     port: int
-    sources: Sources
+    sources: SnapshotSources
     refresher: Refresher
     one_ms: list[float] = field(default_factory=list[float])  # p99 of each round
     all_ms: list[float] = field(default_factory=list[float])
     medians_ms: list[float] = field(default_factory=list[float])
 
 
-def declared(table: str) -> list[Declared]:
+def declared(table: str) -> list[SqlFamily]:
     join = f"FROM generate_series(1, {{}}) AS each (number) LEFT JOIN {table} AS row ON row.series = each.number"
     names = "'project ' || number AS project, 'endpoint ' || number % 100 AS endpoint, 'processing' AS status"
     since = "coalesce(min(row.created_at), now()) - number * interval '1 second'"
     labels = ("project", "endpoint", "status")
     # Varied numbers, also with few rows: pages that compress better would be served faster.
     return [
-        Declared(
-            Described("bench_deliveries", "Deliveries by endpoint.", labels),
+        SqlFamily(
+            FamilyDescriptor("bench_deliveries", "Deliveries by endpoint.", labels),
             f"SELECT {names}, number + count(row.id) AS total {join.format(SERIES - AGES)} GROUP BY number",
             "total",
         ),
-        Declared(
-            Described("bench_oldest_delivery_seconds", "How long the oldest waits.", labels, aged=True),
+        SqlFamily(
+            FamilyDescriptor("bench_oldest_delivery_seconds", "How long the oldest waits.", labels, is_age=True),
             f"SELECT {names}, {since} AS since {join.format(AGES)} GROUP BY number",
             "since",
         ),
@@ -102,9 +102,9 @@ def side(bench: Bench, postgres_url: str, name: str, rows: int) -> Generator[Sid
     script = ROWS.read_text().format(table=name, rows=rows, series=SERIES)
     with connect(postgres_url, statement_timeout_s=0) as conn:
         conn.execute(script)  # pyright: ignore[reportArgumentType, reportCallIssue]
-    options = SourceOptions(source_url=postgres_url, query_timeout_s=300.0, presets=())
-    sources = Sources(bench.redis, options, declared(name))
-    refresher = Refresher(Store(bench.redis, StoreOptions(name)), sources)
+    options = SnapshotSourceOptions(source_url=postgres_url, query_timeout_s=300.0, presets=())
+    sources = SnapshotSources(bench.redis, options, declared(name))
+    refresher = Refresher(SnapshotStore(bench.redis, SnapshotStoreOptions(name)), sources)
     refresher.run_once()
     port = choose_port("the API", 0)
     arguments = [str(port), name, bench.url(0), postgres_url]

@@ -17,21 +17,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.cli.rooms import POSTGRES_ROOMS
+from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
 from headrace.embedded.postgres import EmbeddedPostgres
-from headrace.embedded.process import Child
+from headrace.embedded.process import GuardedProcess
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.postgres.migrate import migrate
 from headrace.queue import keys
-from headrace.queue.queue import QueueOptions, SyncClient
-from headrace.queue.scripts import Caps
+from headrace.queue.client import QueueOptions, SyncClient
+from headrace.queue.scripts import WarmCaps
 from headrace.valkey.connect import Valkey, connect
 
 ROOT = Path(__file__).parents[1]
 READY_S = 30.0
 POLL_S = 0.01
 STUCK_S = 30.0
-UNCAPPED = QueueOptions(caps=Caps(items=10**9, bytes=2**50, shard_bytes=0))
+UNCAPPED = QueueOptions(caps=WarmCaps(items=10**9, bytes=2**50, shard_bytes=0))
 """For measurements of deep queues in Valkey alone."""
 
 
@@ -47,17 +47,19 @@ class Bench:
         return f"{self.server.url.removesuffix('/0')}/{db}"
 
     @contextmanager
-    def worker(self, db: int, concurrency: int, env: Mapping[str, str] | None = None) -> Generator[Child]:
+    def worker(self, db: int, concurrency: int, env: Mapping[str, str] | None = None) -> Generator[GuardedProcess]:
         """Run a Headrace worker as the command line starts it."""
         command = ["headrace", "worker", "bench.tasks:tasks", "--concurrency", str(concurrency)]
         with self.process("worker", command, {"HEADRACE_REDIS_URL": self.url(db), **(env or {})}) as child:
             yield child
 
     @contextmanager
-    def process(self, name: str, module: Sequence[str], env: Mapping[str, str]) -> Generator[Child]:
+    def process(self, name: str, module: Sequence[str], env: Mapping[str, str]) -> Generator[GuardedProcess]:
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         log_file = self.folder / f"{name}.log"
-        child = Child(name, [sys.executable, "-m", *module], log_file=log_file, env={"PYTHONPATH": path, **env})
+        child = GuardedProcess(
+            name, [sys.executable, "-m", *module], log_file=log_file, env={"PYTHONPATH": path, **env}
+        )
         child.start()
         try:
             yield child
@@ -124,7 +126,7 @@ def bench_postgres(folder: Path) -> Generator[str]:
     server.start()
     try:
         server.wait_ready(READY_S)
-        migrate(server.url, POSTGRES_ROOMS)
+        migrate(server.url, POSTGRES_SCHEMAS)
         yield server.url
     finally:
         server.stop()
@@ -135,7 +137,7 @@ def switch_metrics(client: SyncClient, on: bool) -> None:
         client.redis.set(keys.metrics_enabled(shard), int(on))
 
 
-def rate_of(done: Callable[[], int], total: int, child: Child) -> float:
+def measure_rate(done: Callable[[], int], total: int, child: GuardedProcess) -> float:
     """Return the jobs per second between the first finished job and the last, so that startup time does not count."""
     first: tuple[float, int] | None = None
     seen, seen_at = -1, time.perf_counter()

@@ -12,9 +12,9 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from headrace.api import services as services_module
+from headrace.api.access import GLOBAL_SCOPE, AccessLevel, KeyScope
+from headrace.api.api_keys import add_key
 from headrace.api.app import create_app
-from headrace.api.callers import EVERYTHING, Level, Scope
-from headrace.api.keys import add_key
 from headrace.api.services import Services
 from headrace.postgres.connect import connect
 
@@ -23,8 +23,8 @@ services_module.POOL_WAIT_S = services_module.STATEMENT_TIMEOUT_S = 60.0  # no t
 
 def make_key(
     postgres_url: str,
-    scope: Scope = EVERYTHING,
-    level: Level = Level.ADMIN,
+    scope: KeyScope = GLOBAL_SCOPE,
+    level: AccessLevel = AccessLevel.ADMIN,
     name: str = "test",
     expires_s: float | None = None,
 ) -> str:
@@ -33,7 +33,7 @@ def make_key(
         return add_key(conn, name, scope, level, expires_s)[1]
 
 
-def app_of(services: Services) -> FastAPI:
+def make_app(services: Services) -> FastAPI:
     """Return the application of these services, created once because that takes half a second."""
     made = vars(services)  # they keep what they make there, such as connections
     if "app" not in made:
@@ -45,7 +45,7 @@ def client(services: Services, key: str | None = None, address: str = "testclien
     """`with client(…)` also runs what an API process does on the side."""
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     return TestClient(
-        app_of(services),
+        make_app(services),
         raise_server_exceptions=False,
         headers=headers,
         follow_redirects=False,
@@ -59,7 +59,9 @@ def local_client(services: Services) -> TestClient:
     return client(services, address="127.0.0.1", base_url="http://127.0.0.1")
 
 
-def client_with_key(services: Services, scope: Scope = EVERYTHING, level: Level = Level.ADMIN) -> TestClient:
+def client_with_key(
+    services: Services, scope: KeyScope = GLOBAL_SCOPE, level: AccessLevel = AccessLevel.ADMIN
+) -> TestClient:
     key = make_key(services.postgres_url, scope, level)
-    services.keys.refresh()
+    services.key_ring.refresh()
     return client(services, key)

@@ -17,21 +17,21 @@ from uuid import uuid4
 from headrace.alerts import records
 from headrace.alerts.channel_policy import DEFAULT_POLICY
 from headrace.alerts.channels import make_channel
-from headrace.alerts.evaluator import Evaluator, EvaluatorOptions, Round
-from headrace.alerts.lease import Lease
+from headrace.alerts.evaluator import EvaluationReport, Evaluator, EvaluatorOptions
+from headrace.alerts.lease import EvaluatorLease
 from headrace.alerts.outbox import Outbox, OutboxOptions
 from headrace.alerts.records import Channel, Incident
 from headrace.alerts.rules import Rule, make_rule
 from headrace.alerts.senders import SendOptions
 from headrace.model.names import EnvRef, QueueRef
 from headrace.pipeline.buckets import bucketize
-from headrace.postgres.connect import Pool, connection
+from headrace.postgres.connect import Pool, transaction
 from headrace.warehouse import pipeline_batches, queue_metrics
 from headrace.warehouse.connect import Client
 from headrace.warehouse.connect import connect as connect_clickhouse
 from headrace.warehouse.pipeline_batches import PipelineBatch
 from headrace.webhook.guard import AddressPolicy
-from headrace.webhook.signed import signature
+from headrace.webhook.signing import compute_signature
 from tests.events import event_table
 
 REF = QueueRef("acme", "shop", "prod", "emails")
@@ -58,12 +58,12 @@ class History:
         token = hashlib.sha256(f"{events}{uuid4()}".encode()).hexdigest()
         queue_metrics.insert(self.client, bucketize(event_table(*events)), token)
 
-    def waiting(self, at_ms: int, depth: int, ref: QueueRef = REF, oldest_ms: int | None = None) -> None:
+    def add_depth(self, at_ms: int, depth: int, ref: QueueRef = REF, oldest_ms: int | None = None) -> None:
         """As an enqueue leaves it."""
         oldest = (oldest_ms or at_ms) if depth else None
         self.add({"at_ms": at_ms, "op": "enqueue", "n": 1, "depth": depth, "oldest_ms": oldest}, ref=ref)
 
-    def final_up_to(self, watermark_ms: int, lost: int = 0) -> None:
+    def set_watermark(self, watermark_ms: int, lost: int = 0) -> None:
         at = datetime.fromtimestamp(watermark_ms / 1000, UTC)
         batch = PipelineBatch(at, 1, 1, 1, 1, watermark_ms, watermark_ms, lost_events=lost, watermark_ms=watermark_ms)
         self.client.insert_arrow(pipeline_batches.TABLE, pipeline_batches.to_arrow(batch))
@@ -78,21 +78,21 @@ class Alerting:
 
     def __init__(self, pool: Pool, clickhouse_url: str, database: str) -> None:
         self.pool = pool
-        self.lease = Lease(pool, 3600.0)
+        self.lease = EvaluatorLease(pool, 3600.0)
         options = EvaluatorOptions(query_timeout_s=ANSWER_S)
         self.evaluator = Evaluator(
             pool, self.lease, lambda: connect_clickhouse(clickhouse_url, database, ANSWER_S), options
         )
         self.outbox = Outbox(pool, LOCAL, SLOW)
 
-    def round(self, now_ms: int) -> Round:
-        assert self.lease.take()
+    def evaluate_once(self, now_ms: int) -> EvaluationReport:
+        assert self.lease.acquire()
         return self.evaluator.run_once(now_ms)
 
     def send(self) -> int:
         """Try what is due once, and wait for the outcome."""
         begun = self.outbox.run_once()
-        self.outbox.settle(2 * LOCAL.timeout_s)
+        self.outbox.wait_idle(2 * LOCAL.timeout_s)
         return begun
 
     def send_all(self) -> None:
@@ -101,43 +101,43 @@ class Alerting:
 
     def retry_now(self) -> None:
         """Channels that failed have waited for long enough."""
-        with connection(self.pool) as conn:
+        with transaction(self.pool) as conn:
             conn.execute("UPDATE alert_channels SET retry_at = now() WHERE retry_at IS NOT NULL")
 
-    def lease_ends(self) -> None:
+    def expire_lease(self) -> None:
         """As when its holder was paused for too long, and does not know it."""
-        with connection(self.pool) as conn:
+        with transaction(self.pool) as conn:
             conn.execute("UPDATE leases SET until = '-infinity'")
 
     def add_channel(self, given: dict[str, Any], env: EnvRef = ENV) -> Channel:
-        made, _ = make_channel(records.new_id("channel"), env, {"name": uuid4().hex, **given}, policy=ANY_MAIL)
-        with connection(self.pool) as conn:
+        made, _ = make_channel(records.generate_id("channel"), env, {"name": uuid4().hex, **given}, policy=ANY_MAIL)
+        with transaction(self.pool) as conn:
             records.put_channel(conn, made)
         return made
 
     def add_rule(self, env: EnvRef = ENV, **given: Any) -> Rule:
-        made = make_rule(records.new_id("rule"), env, {"name": uuid4().hex, **given})
-        with connection(self.pool) as conn:
+        made = make_rule(records.generate_id("rule"), env, {"name": uuid4().hex, **given})
+        with transaction(self.pool) as conn:
             records.put_rule(conn, made)
         return made
 
     def incidents(self) -> list[Incident]:
         """Oldest first."""
-        with connection(self.pool) as conn:
-            return records.list_incidents(conn, records.ANYWHERE)[::-1]
+        with transaction(self.pool) as conn:
+            return records.list_incidents(conn, records.ANY_ENVIRONMENT)[::-1]
 
     def phases(self) -> dict[tuple[str, str], str]:
-        with connection(self.pool) as conn:
+        with transaction(self.pool) as conn:
             rows = conn.execute("SELECT rule_id, queue, phase FROM alert_states").fetchall()
         return {(str(rule), str(queue)): str(phase) for rule, queue, phase in rows}
 
     def count(self, query: str) -> int:
-        with connection(self.pool) as conn:
+        with transaction(self.pool) as conn:
             return int(conn.execute(query).fetchall()[0][0])  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     def close(self) -> None:
         self.outbox.close()
-        self.lease.leave()
+        self.lease.release()
 
 
 @dataclass
@@ -151,7 +151,7 @@ class Received:
         return json.loads(self.body)
 
     def is_signed_with(self, secret: str) -> bool:
-        made = signature(secret, self.headers["x-headrace-timestamp"], self.body)
+        made = compute_signature(secret, self.headers["x-headrace-timestamp"], self.body)
         return made == self.headers["x-headrace-signature"]
 
 
@@ -167,7 +167,7 @@ class Receiver:
     def kinds(self) -> list[str]:
         return [each.document["kind"] for each in self.received]
 
-    def told(self, kind: str) -> list[dict[str, Any]]:
+    def list_transitions(self, kind: str) -> list[dict[str, Any]]:
         return [
             transition
             for each in self.received

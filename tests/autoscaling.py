@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from headrace import Tasks
+from headrace.autoscale.autoscaler import Actuator, Autoscaler, AutoscalerOptions
 from headrace.autoscale.decide import Decision
-from headrace.autoscale.lease import Lease
-from headrace.autoscale.loop import Actuator, Autoscaler, LoopOptions
-from headrace.autoscale.observer import MOST_DUE, Observer
+from headrace.autoscale.lease import AutoscalerLease
+from headrace.autoscale.observer import MAX_DUE_READ, LoadObserver
 from headrace.autoscale.stream_observer import StreamObserver
 from headrace.autoscale.worker_types import Scaling, WorkerType
 from headrace.cold.due_times import read_due_times
 from headrace.model.job import LeasedJob
 from headrace.model.names import QueueRef
-from headrace.postgres.connect import Pool, connection
+from headrace.postgres.connect import Pool, transaction
 from headrace.valkey.connect import connect
 
 REF = QueueRef("acme", "shop", "prod", "emails")
@@ -39,7 +39,7 @@ def mail(**fields: Any) -> WorkerType:
     return WorkerType("mail", **given)
 
 
-class Hand:
+class ManualActuator:
     """An actuator that records its calls."""
 
     def __init__(self) -> None:
@@ -51,9 +51,9 @@ class Hand:
     def scale(self, wanted: int, sentence: str = "") -> None:
         self.told.append(wanted)
 
-    def mend(self) -> None: ...
+    def reconcile(self) -> None: ...
 
-    def let_go(self) -> None:
+    def stand_down(self) -> None:
         self.told.append(0)
 
     def stop(self, timeout_s: float | None = None) -> None: ...
@@ -73,21 +73,21 @@ class Autoscaling:
         every_s: float = 10.0,
         shards: int = 2,
     ) -> None:
-        self.lease = Lease(pool, lease_s)
+        self.lease = AutoscalerLease(pool, lease_s)
         streams = StreamObserver(lambda: connect(valkey_url), count_bound=count_bound)
 
         def read_cold_due(until_ms: float) -> dict[QueueRef, list[float]]:
-            with connection(pool) as conn:
-                return read_due_times(conn, until_ms, MOST_DUE)
+            with transaction(pool) as conn:
+                return read_due_times(conn, until_ms, MAX_DUE_READ)
 
-        self.observer = Observer(
+        self.observer = LoadObserver(
             lambda: connect(valkey_url), shards, streams=streams, read_cold_due=read_cold_due, every_s=every_s
         )
-        options = LoopOptions(every_s, lease_s, tick_s=0.05)
+        options = AutoscalerOptions(every_s, lease_s, tick_s=0.05)
         self.scaler = Autoscaler(pool, self.lease, self.observer, types, actuators, options)
         self.now_ms = time.time_ns() // 1_000_000
 
-    def look(self, seconds: float = 10.0) -> Decision:
+    def observe_and_decide(self, seconds: float = 10.0) -> Decision:
         """The decision about the first type."""
         self.now_ms += int(seconds * 1000)
         return self.scaler.run_once(self.now_ms)[0]

@@ -18,13 +18,13 @@ from psycopg import sql
 from tools import pauses
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-from headrace.cli.rooms import POSTGRES_ROOMS
+from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
 from headrace.embedded.clickhouse import EmbeddedClickHouse
-from headrace.embedded.cluster import EmbeddedCluster
 from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.embedded.postgres_roles import DATABASE
 from headrace.embedded.process import EmbeddedServer
 from headrace.embedded.valkey import EmbeddedValkey
+from headrace.embedded.valkey_cluster import EmbeddedValkeyCluster
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import PARAMETERS, Connection
 from headrace.postgres.connect import connect as connect_postgres
@@ -84,7 +84,7 @@ class Servers:
     folder: Path
     asked: set[str] = field(default_factory=set[str])  # for their URL, since it was last looked at what is left
     started: dict[str, EmbeddedServer] = field(default_factory=dict[str, EmbeddedServer])
-    cluster: EmbeddedCluster | None = None
+    cluster: EmbeddedValkeyCluster | None = None
     warehouses: dict[str, int] = field(default_factory=dict[str, int])  # empty databases → hash of their schema
 
     def url(self, kind: type[EmbeddedServer]) -> str:
@@ -99,7 +99,7 @@ class Servers:
     def cluster_url(self) -> str:
         self.asked.add("cluster")
         if self.cluster is None:
-            self.cluster = EmbeddedCluster(self.folder / "cluster", self.folder / "log")
+            self.cluster = EmbeddedValkeyCluster(self.folder / "cluster", self.folder / "log")
             self.cluster.start()
             self.cluster.wait_ready(READY_S)
             with connect(self.cluster.url) as client:
@@ -113,7 +113,7 @@ class Servers:
         if not known:
             with connect_postgres(url) as conn:
                 conn.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(TEMPLATE)))
-            migrate_postgres(database_url(url, TEMPLATE), POSTGRES_ROOMS)
+            migrate_postgres(database_url(url, TEMPLATE), POSTGRES_SCHEMAS)
         return url
 
     def take_warehouse(self, client: Client) -> tuple[str, int]:

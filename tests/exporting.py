@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import cast
 
-from headrace.spool.destination import Batch, Permanent, Retryable
-from headrace.spool.http_answer import error_of, retry_after_s
-from headrace.spool.record import NewRecord, Record
+from headrace.spool.destination import PermanentSendError, RetryableSendError, SendBatch
+from headrace.spool.http_errors import error_for_status, parse_retry_after
+from headrace.spool.record import NewRecord, SpoolRecord
 
 POISON = b"poison"
 
@@ -146,20 +146,20 @@ class HttpDestination:
 
     port: int
     timeout_s: float = 60.0
-    window_blocks: int | None = 10_000
+    dedup_window_blocks: int | None = 10_000
     name: str = "http"
     prepared: list[int] = field(default_factory=list[int])
     closed: bool = False
 
-    def prepare(self, record: Record) -> Sequence[Batch]:
+    def prepare(self, record: SpoolRecord) -> Sequence[SendBatch]:
         self.prepared.append(record.id)
         if record.payload == POISON:
-            raise Permanent("poison")
+            raise PermanentSendError("poison")
         lines = record.payload.split(b"\n")
         tokens = [record.token] if len(lines) == 1 else [f"{record.token}/{n}" for n in range(len(lines))]
-        return [Batch(line, token, len(line)) for line, token in zip(lines, tokens, strict=True)]
+        return [SendBatch(line, token, len(line)) for line, token in zip(lines, tokens, strict=True)]
 
-    def send(self, batch: Batch) -> None:
+    def send(self, batch: SendBatch) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout_s)
         sent = False
         try:
@@ -170,17 +170,19 @@ class HttpDestination:
             response = connection.getresponse()
             said = response.read().decode()
         except (OSError, http.client.HTTPException) as error:
-            raise Retryable(f"no answer: {error!r}", unclear=sent, kind="timeout" if sent else "refused") from error
+            raise RetryableSendError(
+                f"no answer: {error!r}", outcome_unknown=sent, kind="timeout" if sent else "refused"
+            ) from error
         finally:
             connection.close()
-        wait_s = retry_after_s(response.headers["Retry-After"], datetime.now(UTC))
-        if error := error_of(response.status, said, wait_s):
+        wait_s = parse_retry_after(response.headers["Retry-After"], datetime.now(UTC))
+        if error := error_for_status(response.status, said, wait_s):
             raise error
 
     def await_answer(self, connection: http.client.HTTPConnection) -> None:
         """Wait for the response; overridden by tests that need another timeout."""
 
-    def split(self, record: Record, batches: Sequence[Batch], refused: int) -> Sequence[NewRecord]:
+    def split(self, record: SpoolRecord, batches: Sequence[SendBatch], refused: int) -> Sequence[NewRecord]:
         pieces: list[NewRecord] = []
         for number, batch in enumerate(batches):
             body: bytes = batch.body

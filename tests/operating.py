@@ -17,8 +17,8 @@ import httpx
 import uvicorn
 from fastapi.testclient import TestClient
 
+from headrace.api.access import GLOBAL_SCOPE, AccessLevel, KeyScope
 from headrace.api.app import create_app
-from headrace.api.callers import EVERYTHING, Level, Scope
 from headrace.api.serve import SERVER
 from headrace.api.services import Services
 from headrace.cold.mover import Mover, MoverOptions
@@ -26,7 +26,7 @@ from headrace.cold.tiers import Tiers
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
-from headrace.queue.queue import QueueOptions, SyncClient
+from headrace.queue.client import QueueOptions, SyncClient
 from headrace.settings import ApiSettings
 from headrace.valkey.scripts import run
 from tests.access import client_with_key
@@ -45,7 +45,7 @@ class World:
     queue: SyncClient
     tiers: Tiers
 
-    def with_key(self, scope: Scope = EVERYTHING, level: Level = Level.ADMIN) -> TestClient:
+    def with_key(self, scope: KeyScope = GLOBAL_SCOPE, level: AccessLevel = AccessLevel.ADMIN) -> TestClient:
         return client_with_key(self.services, scope, level)
 
     def enqueue(self, ref: QueueRef, n: int = 1, prefix: str = "job-", **fields: Any) -> list[str]:
@@ -55,21 +55,21 @@ class World:
         return [job.id for job in jobs]
 
     def dequeue(self, ref: QueueRef, n: int = 1000) -> list[LeasedJob]:
-        stubs = OPTIONS.stubs()
-        return run(self.queue.redis, stubs.dequeue(stubs.shard_of(ref), n, 3_600_000, [ref.queue]))
+        stubs = OPTIONS.make_stubs()
+        return run(self.queue.redis, stubs.dequeue(stubs.find_shard(ref), n, 3_600_000, [ref.queue]))
 
     def bury(self, ref: QueueRef, error: str = "Traceback\nValueError: no") -> list[str]:
         """All jobs that wait in Valkey."""
         jobs = self.dequeue(ref)
-        stubs = OPTIONS.stubs()
-        run(self.queue.redis, stubs.bury(stubs.shard_of(ref), [(job, error) for job in jobs]))
+        stubs = OPTIONS.make_stubs()
+        run(self.queue.redis, stubs.bury(stubs.find_shard(ref), [(job, error) for job in jobs]))
         return [job.id for job in jobs]
 
     def move(self, ref: QueueRef) -> None:
         """What the mover does every few seconds."""
-        mover, shard = Mover(self.tiers, MoverOptions(lease_s=3600.0)), OPTIONS.stubs().shard_of(ref)
+        mover, shard = Mover(self.tiers, MoverOptions(lease_s=3600.0)), OPTIONS.make_stubs().find_shard(ref)
         wait_until(lambda: not self.queue.redis.exists(keys.mover(shard)), "nobody else leads")
-        mover.elect()
+        mover.renew_leadership()
         mover.sweep(shard)
         mover.resign()
 

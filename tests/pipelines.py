@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from headrace.pipeline.job import Pipeline, run_until_failure
+from headrace.pipeline.job import PipelineContext, run_until_failure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -17,7 +17,7 @@ BETWEEN_QUERIES_S = 0.2
 
 
 @contextmanager
-def running_query(spark: SparkSession, pipeline: Pipeline) -> Generator[None]:
+def running_query(spark: SparkSession, pipeline: PipelineContext) -> Generator[None]:
     """Read metric streams until the block ends. A query that fails is started again, as `headrace pipeline` does: Spark
     ends one whose Python process does not connect within 10 s, which happens on a busy machine."""
     stop = threading.Event()

@@ -19,7 +19,7 @@ from typing import Any, Self
 from headrace import Bury, Tasks
 from headrace.model.job import LeasedJob
 from tests.conftest import wait_until
-from tests.snapshots import Told, parsed
+from tests.snapshots import Samples, parse_samples
 
 ROOT = Path(__file__).parents[1]
 START_S = 240.0  # enough for a busy machine
@@ -98,8 +98,8 @@ class Process:
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as answer:
             return answer.read().decode()
 
-    def told(self) -> Told:
-        return parsed(self.page())
+    def told(self) -> Samples:
+        return parse_samples(self.page())
 
     def health(self) -> tuple[int, dict[str, Any]]:
         try:
@@ -114,12 +114,12 @@ class Process:
         return self.health()[1]
 
 
-def ended(told: Told) -> float:
+def ended(told: Samples) -> float:
     """Return the number of jobs that are done or dead."""
     return sum(value(told, "headrace_worker_jobs_total", outcome=outcome) for outcome in ("ack", "bury"))
 
 
-def value(told: Told, name: str, **labels: str) -> float:
+def value(told: Samples, name: str, **labels: str) -> float:
     """Return the sum of all series with these labels."""
     wanted = set(labels.items())
     return sum(number for series, number in told.get(name, {}).items() if wanted <= set(series))

@@ -13,26 +13,26 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
-from headrace.queue.queue import QueueOptions, SyncClient
+from headrace.queue.client import QueueOptions, SyncClient
 from headrace.snapshot import reader as snapshot_reader
-from headrace.snapshot.declared import Declared, read_declared
-from headrace.snapshot.keys import Keys
-from headrace.snapshot.queues import Naming
-from headrace.snapshot.reader import Reader, ReaderOptions
-from headrace.snapshot.refresher import Refresher, nothing
-from headrace.snapshot.sources import SourceOptions, Sources
-from headrace.snapshot.store import Store, StoreOptions
+from headrace.snapshot.keys import SnapshotKeys
+from headrace.snapshot.queue_families import TenantLabelPolicy
+from headrace.snapshot.reader import SnapshotReader, SnapshotReaderOptions
+from headrace.snapshot.refresher import Refresher, ignore_step
+from headrace.snapshot.sources import SnapshotSourceOptions, SnapshotSources
+from headrace.snapshot.sql_families import SqlFamily, load_sql_families
+from headrace.snapshot.store import SnapshotStore, SnapshotStoreOptions
 from headrace.valkey.connect import Valkey
 from headrace.warehouse.connect import Client
 
 REF = QueueRef("acme", "shop", "prod", "emails")
-KEYS = Keys(StoreOptions().prefix)
+KEYS = SnapshotKeys(SnapshotStoreOptions().prefix)
 TENANT = (("env", "prod"), ("org", "acme"), ("project", "shop"), ("queue", "emails"))
 READY = tuple(sorted((*TENANT, ("state", "ready"), ("tier", "warm"))))
 SERVED = "headrace_queue_metrics_snapshot_served"
 TROUBLE = "headrace_queue_metrics_snapshot_trouble"
 
-Told = dict[str, dict[tuple[tuple[str, str], ...], float]]
+Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
 """Name of the sample → labels that are not empty, in order → value."""
 
 
@@ -50,52 +50,56 @@ class Clock:
         return self.now
 
 
-def store(valkey: Valkey, **options: Any) -> Store:
+def store(valkey: Valkey, **options: Any) -> SnapshotStore:
     """Return a store whose leases end only when the test releases them or sets their length."""
     options.setdefault("lock_ttl_s", 600.0)
-    return Store(valkey, StoreOptions(**options))
+    return SnapshotStore(valkey, SnapshotStoreOptions(**options))
 
 
 def sources(
     valkey: Valkey,
     postgres_url: str = "",
-    declared: Sequence[Declared] | None = None,
+    declared: Sequence[SqlFamily] | None = None,
     history: Callable[[], Client] | None = None,
-    naming: Naming | None = None,
+    naming: TenantLabelPolicy | None = None,
     **options: Any,
-) -> Sources:
+) -> SnapshotSources:
     options.setdefault("query_timeout_s", 60.0)
-    given = SourceOptions(postgres_url=postgres_url, naming=naming or Naming(), **options)
-    return Sources(valkey, given, declared, history)
+    given = SnapshotSourceOptions(postgres_url=postgres_url, label_policy=naming or TenantLabelPolicy(), **options)
+    return SnapshotSources(valkey, given, declared, history)
 
 
 def refresher(
-    valkey: Valkey, found: Sources, after: Callable[[str], None] = nothing, owner: str | None = None, **options: Any
+    valkey: Valkey,
+    found: SnapshotSources,
+    after: Callable[[str], None] = ignore_step,
+    owner: str | None = None,
+    **options: Any,
 ) -> Refresher:
     return Refresher(store(valkey, **options), found, after=after, owner=owner)
 
 
-def reader(valkey: Valkey, clock: Callable[[], float] = time.monotonic, **options: Any) -> Reader:
+def reader(valkey: Valkey, clock: Callable[[], float] = time.monotonic, **options: Any) -> SnapshotReader:
     """Return a reader that polls at each scrape, unless `poll_every_s` is given."""
     options.setdefault("look_every_s", 0.0)
-    return Reader(lambda: store(valkey), ReaderOptions(**options), clock)
+    return SnapshotReader(lambda: store(valkey), SnapshotReaderOptions(**options), clock)
 
 
-def declared_in(folder: Path, text: str, presets: Sequence[str] = ()) -> list[Declared]:
+def load_families_from(folder: Path, text: str, presets: Sequence[str] = ()) -> list[SqlFamily]:
     file = folder / "families.toml"
     file.write_text(text, "utf-8")
-    return read_declared(presets, file)
+    return load_sql_families(presets, file)
 
 
-def scrape(found: Reader) -> Told:
+def scrape(found: SnapshotReader) -> Samples:
     """Scrape with a long timeout: a scrape that times out would serve the previous version, or none."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(snapshot_reader, "PATIENCE_S", 60.0)
-        return parsed(found.body(bytes, openmetrics=False, gzip=False).decode())
+        patched.setattr(snapshot_reader, "POLL_WAIT_S", 60.0)
+        return parse_samples(found.render_body(bytes, openmetrics=False, gzip=False).decode())
 
 
-def parsed(text: str) -> Told:
-    told: Told = {}
+def parse_samples(text: str) -> Samples:
+    told: Samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             labels = tuple(sorted((name, value) for name, value in sample.labels.items() if value))
@@ -105,11 +109,11 @@ def parsed(text: str) -> Told:
     return told
 
 
-def trouble(told: Told) -> set[str]:
+def find_troubles(told: Samples) -> set[str]:
     return {labels[0][1] for labels, value in told[TROUBLE].items() if value}
 
 
-def waiting(told: Told) -> float:
+def count_waiting(told: Samples) -> float:
     """Jobs of the one queue that most tests use."""
     return told["headrace_queue_jobs"][READY]
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import psutil
 
-from headrace.api.keys import id_of
-from headrace.cli.keys import make_link
+from headrace.api.api_keys import parse_key_id
+from headrace.cli.keys import create_sign_in_link
 from headrace.cli.local_key import read_local_key
-from headrace.embedded.datadir import running_stack
+from headrace.embedded.data_directory import find_running_stack
 from headrace.postgres.connect import connect
 from tests.conftest import wait_until
 
@@ -81,7 +81,7 @@ class RunningStack:
     def link(self) -> str:
         """Return the sign-in link."""
         with connect(self.urls["postgres"]) as conn:
-            return make_link(conn, id_of(self.key) or "", self.dashboard)
+            return create_sign_in_link(conn, parse_key_id(self.key) or "", self.dashboard)
 
     def get(self, path: str) -> Any:
         """Return the JSON of an API response; None if there is no response or an error."""
@@ -130,7 +130,7 @@ class RunningStack:
 
     def _urls(self) -> dict[str, str] | None:
         assert self.process.poll() is None, self.process.communicate()[1]
-        stack = running_stack(self.data_dir)
+        stack = find_running_stack(self.data_dir)
         return stack["urls"] if stack and stack["pid"] == self.process.pid else None
 
 

@@ -10,12 +10,12 @@ from headrace.queue.tasks import Tasks
 from headrace.queue.worker import WorkerOptions
 from headrace.streams.broker import Broker, BrokerOptions
 from headrace.streams.keys import GroupKeys
-from headrace.streams.watch import Watched, watched
+from headrace.streams.watcher import WatchedGroup, make_watched_group
 from headrace.streams.worker import StreamWorker
 from headrace.valkey.connect import Valkey, connect_async
 
 STREAM, GROUP = "browser:jobs", "workers"
-WATCHED: Watched = watched(STREAM, GROUP, "org", "project", "streams")
+WATCHED: WatchedGroup = make_watched_group(STREAM, GROUP, "org", "project", "streams")
 KEYS: GroupKeys = WATCHED.keys
 # Quick where it waits for work. A lease, or the grace of one that stops, is over when a test says so: not because the
 # machine stood still for a while.
@@ -39,7 +39,7 @@ async def work_until(url: str, tasks: Tasks, finished: asyncio.Event, options: W
 
 def stats(client: Valkey) -> dict[str, int]:
     """What workers have counted, by verb."""
-    found: Any = client.hgetall(KEYS.all()[2])
+    found: Any = client.hgetall(KEYS.list_all()[2])
     return {name.decode().removeprefix("o:"): int(value) for name, value in found.items()}
 
 

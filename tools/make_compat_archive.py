@@ -29,7 +29,7 @@ from typing import Any
 
 import psycopg
 
-from headrace.embedded.postgres import binaries
+from headrace.embedded.postgres import find_binaries
 
 ROOT = Path(__file__).resolve().parent.parent
 ARCHIVES = ROOT / "tests" / "compat"
@@ -364,7 +364,7 @@ def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 def drop_old_wal(cluster: Path) -> None:
     """Remove WAL segments that PostgreSQL keeps for recycling. After a clean stop it reads only the segment of the last
     checkpoint."""
-    command = [str(binaries() / "pg_controldata"), "-D", str(cluster)]
+    command = [str(find_binaries() / "pg_controldata"), "-D", str(cluster)]
     made = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "LC_ALL": "C"})
     facts = dict(line.split(":", 1) for line in made.stdout.splitlines() if ":" in line)
     assert facts["Database cluster state"].strip() == "shut down", facts["Database cluster state"]

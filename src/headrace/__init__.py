@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headrace.cold.tiers import Tiers
     from headrace.model.job import JobInfo, JobState, LeasedJob, NewJob
     from headrace.model.names import EnvRef, QueueRef
-    from headrace.queue.queue import Client, QueueOptions, SyncClient
+    from headrace.queue.client import Client, QueueOptions, SyncClient
     from headrace.queue.scripts import DeadFilter
     from headrace.queue.tasks import Bury, Tasks
 
@@ -32,24 +32,24 @@ __all__ = [
     "Tiers",
 ]
 
-_HOMES = {
+_MODULES = {
     "Bury": "headrace.queue.tasks",
     "DeadFilter": "headrace.queue.scripts",
     "EnvRef": "headrace.model.names",
     "JobInfo": "headrace.model.job",
     "JobState": "headrace.model.job",
-    "Client": "headrace.queue.queue",
+    "Client": "headrace.queue.client",
     "LeasedJob": "headrace.model.job",
     "NewJob": "headrace.model.job",
-    "QueueOptions": "headrace.queue.queue",
+    "QueueOptions": "headrace.queue.client",
     "QueueRef": "headrace.model.names",
-    "SyncClient": "headrace.queue.queue",
+    "SyncClient": "headrace.queue.client",
     "Tasks": "headrace.queue.tasks",
     "Tiers": "headrace.cold.tiers",
 }
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    return getattr(importlib.import_module(_MODULES[name]), name)

@@ -62,7 +62,7 @@ class CheckpointMismatch(HeadraceError):
     pipeline --help`."""
 
 
-class AnotherPipeline(HeadraceError):
+class PipelineFenced(HeadraceError):
     """Another pipeline reads these streams. Events that were not yet in this pipeline's spool were not counted by
     it."""
 
@@ -197,7 +197,7 @@ class StreamsUnavailable(QueueUnavailable):
     may add it twice."""
 
 
-class NoSuchGroup(HeadraceError):
+class UnknownGroup(HeadraceError):
     """No such stream or consumer group. Nothing was changed."""
 
 

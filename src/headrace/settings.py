@@ -26,11 +26,10 @@ from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from headrace.errors import SettingsError
 from headrace.kinds import (
-    Amount,
     Bytes,
-    Kind,
     Seconds,
-    amount,
+    SizeOrPercent,
+    ValueKind,
     boolean,
     choice,
     duration,
@@ -43,6 +42,7 @@ from headrace.kinds import (
     path,
     several,
     size,
+    size_or_percent,
     text,
     url,
 )
@@ -54,7 +54,7 @@ CONFIG_ENV = "HEADRACE_CONFIG"
 FILE_NAME = "headrace.toml"
 
 
-def setting(default: T, help: str, kind: Kind[T], *, secret: bool = False) -> T:
+def setting(default: T, help: str, kind: ValueKind[T], *, secret: bool = False) -> T:
     """Declare a setting as a dataclass field. A secret is masked in output and left out of every `repr`."""
     return field(default=default, repr=not secret, metadata={"help": help, "kind": kind, "secret": secret})
 
@@ -82,7 +82,7 @@ class PostgresSettings:
 
 
 @dataclass(frozen=True)
-class ClickhouseSettings:
+class ClickHouseSettings:
     url: str | None = setting(
         None,
         "URL of the ClickHouse server; none = start an embedded server.",
@@ -92,7 +92,7 @@ class ClickhouseSettings:
 
 
 _PORT = integer(0, 65535)
-_PAGES_PORT = optional(_PORT)
+_METRICS_PORT = optional(_PORT)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class ApiSettings:
 
 
 @dataclass(frozen=True)
-class QueueSettings:
+class JobQueueSettings:
     shards: int | None = setting(
         None,
         "Number of queue shards, stored at the first start; none = the stored number, or 2 for a new queue.",
@@ -260,7 +260,7 @@ class ColdSettings:
         optional(duration("1m", "3650d")),
     )
     metrics_port: int | None = setting(
-        None, "Port of /metrics and /healthz for `headrace mover`; 0 = any free port, none = not served.", _PAGES_PORT
+        None, "Port of /metrics and /healthz for `headrace mover`; 0 = any free port, none = not served.", _METRICS_PORT
     )
 
 
@@ -276,7 +276,7 @@ class WorkerSettings:
         duration("100ms", "1h"),
     )
     metrics_port: int | None = setting(
-        None, "Port of /metrics and /healthz for a worker; 0 = any free port, none = not served.", _PAGES_PORT
+        None, "Port of /metrics and /healthz for a worker; 0 = any free port, none = not served.", _METRICS_PORT
     )
     metrics_queues: int = setting(
         100,
@@ -336,7 +336,7 @@ class QueueSnapshotSettings:
     metrics_port: int | None = setting(
         None,
         "Port of /metrics and /healthz for `headrace snapshot run`; 0 = any free port, none = not served.",
-        _PAGES_PORT,
+        _METRICS_PORT,
     )
 
 
@@ -433,8 +433,8 @@ class SpoolSettings:
         True, "Always `true`: every record goes through the spool. `false` is refused.", boolean()
     )
     max_size: int = setting(1_000_000, "Maximum number of records waiting or in flight.", integer(1, 100_000_000))
-    max_bytes: Amount = setting(
-        Amount(2**30), "Maximum size of the records waiting or in flight.", amount("1MiB", "64TiB")
+    max_bytes: SizeOrPercent = setting(
+        SizeOrPercent(2**30), "Maximum size of the records waiting or in flight.", size_or_percent("1MiB", "64TiB")
     )
     full_behavior: str = setting(
         "block", "What happens to a new record when the spool is full.", choice("block", "drop_oldest", "drop_newest")
@@ -445,8 +445,8 @@ class SpoolSettings:
     inmemory_blocks: int = setting(
         2048, "Maximum number of records buffered in memory before they are written to disk.", integer(0, 1_000_000)
     )
-    inmemory_bytes: Amount = setting(
-        Amount(64 * 2**20), "Maximum size of the records buffered in memory.", amount("0B", "1TiB")
+    inmemory_bytes: SizeOrPercent = setting(
+        SizeOrPercent(64 * 2**20), "Maximum size of the records buffered in memory.", size_or_percent("0B", "1TiB")
     )
     segment_size: Bytes = setting(
         64 * 2**20,
@@ -607,7 +607,7 @@ class AlertsSettings:
     metrics_port: int | None = setting(
         None,
         "Port of /metrics and /healthz for `headrace alerts run`; 0 = any free port, none = not served.",
-        _PAGES_PORT,
+        _METRICS_PORT,
     )
 
 
@@ -650,7 +650,7 @@ class AutoscaleSettings:
     metrics_port: int | None = setting(
         None,
         "Port of /metrics and /healthz for `headrace autoscale run`; 0 = any free port, none = not served.",
-        _PAGES_PORT,
+        _METRICS_PORT,
     )
 
 
@@ -714,7 +714,7 @@ class StreamsSettings:
     metrics_port: int | None = setting(
         None,
         "Port of /metrics and /healthz for `headrace streams watch`; 0 = any free port, none = not served.",
-        _PAGES_PORT,
+        _METRICS_PORT,
     )
 
 
@@ -728,10 +728,10 @@ class LogSettings:
 class Settings:
     redis: RedisSettings = field(default_factory=RedisSettings)
     postgres: PostgresSettings = field(default_factory=PostgresSettings)
-    clickhouse: ClickhouseSettings = field(default_factory=ClickhouseSettings)
+    clickhouse: ClickHouseSettings = field(default_factory=ClickHouseSettings)
     embedded: EmbeddedSettings = field(default_factory=EmbeddedSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
-    queue: QueueSettings = field(default_factory=QueueSettings)
+    queue: JobQueueSettings = field(default_factory=JobQueueSettings)
     quotas: QuotasSettings = field(default_factory=QuotasSettings)
     cold: ColdSettings = field(default_factory=ColdSettings)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
@@ -747,14 +747,14 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Setting:
+class SettingSpec:
     """Declaration of one setting, used by the reference page and `config show`."""
 
     section: str
     name: str
     default: object
     help: str
-    kind: Kind[Any]
+    kind: ValueKind[Any]
     secret: bool
 
     @property
@@ -765,37 +765,37 @@ class Setting:
     def env(self) -> str:
         return f"{ENV_PREFIX}{self.section}_{self.name}".replace(".", "_").upper()
 
-    def show(self, value: object) -> str:
+    def format(self, value: object) -> str:
         """Format a value as it is written in a settings file, with a secret masked; empty text for None."""
-        shown = self.kind.show(value)
-        return mask(shown) if self.secret and shown else shown
+        shown = self.kind.format(value)
+        return mask_secret(shown) if self.secret and shown else shown
 
-    def value_in(self, settings: Settings) -> object:
+    def get_value(self, settings: Settings) -> object:
         return attrgetter(self.key)(settings)
 
 
-def _declared(container: type[Any], prefix: str = "") -> Iterator[Setting]:
+def _iter_specs(container: type[Any], prefix: str = "") -> Iterator[SettingSpec]:
     """Yield the settings of all sections, including nested ones, whose keys have one more part."""
     for section in _sections(container):
         kind, name = cast("type[Any]", section.default_factory), prefix + section.name
         for item in fields(kind):
             if item.metadata:
-                yield Setting(name, item.name, item.default, **item.metadata)
-        yield from _declared(kind, f"{name}.")
+                yield SettingSpec(name, item.name, item.default, **item.metadata)
+        yield from _iter_specs(kind, f"{name}.")
 
 
 def _sections(container: type[Any]) -> list[Field[Any]]:
     return [each for each in fields(container) if not each.metadata]
 
 
-SETTINGS: Mapping[str, Setting] = {each.key: each for each in _declared(Settings)}
+SETTINGS: Mapping[str, SettingSpec] = {each.key: each for each in _iter_specs(Settings)}
 """All settings by key, in the order of the reference page."""
 
-_KEY_OF_ENV = {each.env: each.key for each in SETTINGS.values()}
+_KEY_BY_ENV = {each.env: each.key for each in SETTINGS.values()}
 _SECTIONS = frozenset(each.section for each in SETTINGS.values())
 
 
-def mask(secret: str) -> str:
+def mask_secret(secret: str) -> str:
     """Replace the passwords in a URL by `***`; hide any other text completely.
 
     Hides too much rather than too little: everything up to the last `@` (a password may contain a raw `/`
@@ -803,13 +803,13 @@ def mask(secret: str) -> str:
     """
     match = re.fullmatch(r"([A-Za-z][\w+.-]*://)([^?]*)(.*)", secret, re.DOTALL)
     if not match or "@" in match[3]:
-        return hide(secret)
+        return hide_secret(secret)
     server = re.sub(r"^([^:]*:).*@", r"\1***@", match[2], flags=re.DOTALL)
     query = re.sub(r"(?i)([?&][^=&]*(?:pass|secret|token)[^=&]*=)[^&]*", r"\1***", match[3])
     return match[1] + server + query
 
 
-def hide(secret: str) -> str:
+def hide_secret(secret: str) -> str:
     """Hide everything but the URL scheme, for text that is not a valid URL: any part of it may be a password."""
     scheme = re.match(r"[A-Za-z][\w+.-]*://", secret)
     return (scheme[0] if scheme else "") + "***"
@@ -819,7 +819,7 @@ def hide(secret: str) -> str:
 
 
 @dataclass(frozen=True)
-class Origin:
+class SettingOrigin:
     """Source of a value: `default`, `file headrace.toml`, `environment HEADRACE_X` or `flag --set x`."""
 
     source: Literal["default", "file", "environment", "flag"]
@@ -830,15 +830,15 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedSettings:
     settings: Settings
-    origins: Mapping[str, Origin]
+    origins: Mapping[str, SettingOrigin]
 
 
-_Given: TypeAlias = Iterator[tuple[Setting, object, Origin]]
+_RawValues: TypeAlias = Iterator[tuple[SettingSpec, object, SettingOrigin]]
 
 
-def find_file(config: Path | None, environ: Mapping[str, str], directory: Path) -> Path | None:
+def find_settings_file(config: Path | None, environ: Mapping[str, str], directory: Path) -> Path | None:
     """Return the settings file: `--config`, `HEADRACE_CONFIG` or `headrace.toml` in `directory`, in this order.
 
     Returns None if neither option is given and `directory` has no such file.
@@ -851,55 +851,55 @@ def find_file(config: Path | None, environ: Mapping[str, str], directory: Path) 
     return here if here.exists() else None
 
 
-def load(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> Loaded:
+def load_settings(flags: Mapping[str, object], environ: Mapping[str, str], file: Path | None) -> LoadedSettings:
     """Merge and validate the settings of all sources. Raises SettingsError.
 
     An overridden value is not validated; an unknown name is always an error.
     """
     values: dict[str, object] = {}
-    origins = dict.fromkeys(SETTINGS, Origin("default"))
-    winning: dict[str, tuple[Setting, object, Origin]] = {}
-    for given in (_from_file(file), _from_environ(environ), _from_flags(flags)):
+    origins = dict.fromkeys(SETTINGS, SettingOrigin("default"))
+    winning: dict[str, tuple[SettingSpec, object, SettingOrigin]] = {}
+    for given in (_read_file(file), _read_environ(environ), _read_flags(flags)):
         winning |= {each[0].key: each for each in given}
     for each, raw, origin in winning.values():
-        values[each.key] = _parse(each, raw, origin)
+        values[each.key] = _parse_value(each, raw, origin)
         origins[each.key] = origin
-    loaded = Loaded(_made(Settings, values), origins)
-    _check_together(loaded)
+    loaded = LoadedSettings(_build_section(Settings, values), origins)
+    _check_constraints(loaded)
     return loaded
 
 
-def _made(container: type[T], values: Mapping[str, object], prefix: str = "") -> T:
+def _build_section(container: type[T], values: Mapping[str, object], prefix: str = "") -> T:
     given = {
         each.name: values[prefix + each.name] for each in fields(cast(Any, container)) if prefix + each.name in values
     }
     sections = {
-        each.name: _made(cast("type[Any]", each.default_factory), values, f"{prefix}{each.name}.")
+        each.name: _build_section(cast("type[Any]", each.default_factory), values, f"{prefix}{each.name}.")
         for each in _sections(container)
     }
     return container(**given, **sections)
 
 
-def _from_file(file: Path | None) -> _Given:
+def _read_file(file: Path | None) -> _RawValues:
     if file is None:
         return
-    origin = Origin("file", str(file))
+    origin = SettingOrigin("file", str(file))
     for section, table in _read_toml(file).items():
         if section not in Settings.__dataclass_fields__:
-            raise _unknown("section", section, origin, Settings.__dataclass_fields__)
-        yield from _from_table(section, table, origin)
+            raise _build_unknown_name_error("section", section, origin, Settings.__dataclass_fields__)
+        yield from _read_table(section, table, origin)
 
 
-def _from_table(section: str, table: object, origin: Origin) -> _Given:
+def _read_table(section: str, table: object, origin: SettingOrigin) -> _RawValues:
     if not isinstance(table, dict):
         raise SettingsError(
             f"{section} ({origin}) is a section, not a setting: write [{section}] and put its keys below it."
         )
     for name, raw in cast("dict[str, object]", table).items():
         if (key := f"{section}.{name}") in _SECTIONS:
-            yield from _from_table(key, raw, origin)
+            yield from _read_table(key, raw, origin)
         else:
-            yield _lookup(key, origin), raw, origin
+            yield _find_spec(key, origin), raw, origin
 
 
 def _read_toml(file: Path) -> dict[str, object]:
@@ -911,68 +911,72 @@ def _read_toml(file: Path) -> dict[str, object]:
         raise SettingsError(f"The settings file {file} is not valid TOML: {error}.") from error
 
 
-def _from_environ(environ: Mapping[str, str]) -> _Given:
+def _read_environ(environ: Mapping[str, str]) -> _RawValues:
     for variable, raw in environ.items():
         if not variable.startswith(ENV_PREFIX) or variable == CONFIG_ENV:
             continue
-        origin = Origin("environment", variable)
-        if variable not in _KEY_OF_ENV:
-            raise _unknown("setting", variable, origin, [*_KEY_OF_ENV, CONFIG_ENV])
-        yield SETTINGS[_KEY_OF_ENV[variable]], raw, origin
+        origin = SettingOrigin("environment", variable)
+        if variable not in _KEY_BY_ENV:
+            raise _build_unknown_name_error("setting", variable, origin, [*_KEY_BY_ENV, CONFIG_ENV])
+        yield SETTINGS[_KEY_BY_ENV[variable]], raw, origin
 
 
-def _from_flags(flags: Mapping[str, object]) -> _Given:
+def _read_flags(flags: Mapping[str, object]) -> _RawValues:
     for key, raw in flags.items():
-        origin = Origin("flag", f"--set {key}")
-        yield _lookup(key, origin), raw, origin
+        origin = SettingOrigin("flag", f"--set {key}")
+        yield _find_spec(key, origin), raw, origin
 
 
-def _lookup(key: str, origin: Origin) -> Setting:
+def _find_spec(key: str, origin: SettingOrigin) -> SettingSpec:
     if key not in SETTINGS:
-        raise _unknown("setting", key, origin, SETTINGS)
+        raise _build_unknown_name_error("setting", key, origin, SETTINGS)
     return SETTINGS[key]
 
 
-def _unknown(noun: str, word: str, origin: Origin, known: Iterable[str]) -> SettingsError:
+def _build_unknown_name_error(noun: str, word: str, origin: SettingOrigin, known: Iterable[str]) -> SettingsError:
     # The value is left out of the message: the value of a misspelt key may be a password.
     close = get_close_matches(word, known, n=1)
     hint = f"did you mean {close[0]}?" if close else "see docs/reference/settings.md for all settings."
     return SettingsError(f"Unknown {noun} {word} ({origin}): {hint}")
 
 
-def _parse(each: Setting, raw: object, origin: Origin) -> object:
+def _parse_value(each: SettingSpec, raw: object, origin: SettingOrigin) -> object:
     try:
         return each.kind.parse(raw)
     except (ValueError, KeyError):
-        shown = hide(str(raw)) if each.secret else repr(raw)
+        shown = hide_secret(str(raw)) if each.secret else repr(raw)
         # No cause: the original error may quote part of a password.
         raise SettingsError(f"{each.key} = {shown} ({origin}) is invalid: it must be {each.kind.allowed}.") from None
 
 
-def _check_together(loaded: Loaded) -> None:
+def _check_constraints(loaded: LoadedSettings) -> None:
     """Check the rules that involve more than one setting. Raises SettingsError."""
     queue, worker = loaded.settings.queue, loaded.settings.worker
     if worker.heartbeat >= queue.lease:
-        raise _conflict(loaded, "worker.heartbeat", "must be shorter than", "queue.lease")
+        raise _build_constraint_error(loaded, "worker.heartbeat", "must be shorter than", "queue.lease")
     if queue.retry_base > queue.retry_max:
-        raise _conflict(loaded, "queue.retry_base", "must not be longer than", "queue.retry_max")
+        raise _build_constraint_error(loaded, "queue.retry_base", "must not be longer than", "queue.retry_max")
     if loaded.settings.alerts.retry_interval > loaded.settings.alerts.max_retry_delay:
-        raise _conflict(loaded, "alerts.retry_interval", "must not be longer than", "alerts.max_retry_delay")
+        raise _build_constraint_error(
+            loaded, "alerts.retry_interval", "must not be longer than", "alerts.max_retry_delay"
+        )
     snapshot, section = loaded.settings.metrics.queue_snapshot, "metrics.queue_snapshot"
     if snapshot.refresh_interval >= snapshot.max_staleness:
-        raise _conflict(loaded, f"{section}.refresh_interval", "must be shorter than", f"{section}.max_staleness")
+        raise _build_constraint_error(
+            loaded, f"{section}.refresh_interval", "must be shorter than", f"{section}.max_staleness"
+        )
     if loaded.settings.autoscale.every >= loaded.settings.autoscale.fresh:
-        raise _conflict(loaded, "autoscale.every", "must be shorter than", "autoscale.fresh")
+        raise _build_constraint_error(loaded, "autoscale.every", "must be shorter than", "autoscale.fresh")
     if loaded.settings.autoscale.every > loaded.settings.autoscale.window:
-        raise _conflict(loaded, "autoscale.every", "must not be longer than", "autoscale.window")
+        raise _build_constraint_error(loaded, "autoscale.every", "must not be longer than", "autoscale.window")
     if worker.heartbeat >= loaded.settings.streams.lease:
-        raise _conflict(loaded, "worker.heartbeat", "must be shorter than", "streams.lease")
+        raise _build_constraint_error(loaded, "worker.heartbeat", "must be shorter than", "streams.lease")
     if loaded.settings.streams.maxlen > loaded.settings.streams.hard_maxlen:
-        raise _conflict(loaded, "streams.maxlen", "must not be more than", "streams.hard_maxlen")
+        raise _build_constraint_error(loaded, "streams.maxlen", "must not be more than", "streams.hard_maxlen")
     _check_spool(loaded)
 
 
-def _check_spool(loaded: Loaded) -> None:
+def _check_spool(loaded: LoadedSettings) -> None:
     spool = loaded.settings.spool
     if not spool.always_queue:
         raise SettingsError(
@@ -981,18 +985,20 @@ def _check_spool(loaded: Loaded) -> None:
             "Remove the setting; use spool.type = memory for records that need no disk."
         )
     if spool.retry_interval > spool.max_retry_delay:
-        raise _conflict(loaded, "spool.retry_interval", "must not be longer than", "spool.max_retry_delay")
+        raise _build_constraint_error(
+            loaded, "spool.retry_interval", "must not be longer than", "spool.max_retry_delay"
+        )
     if spool.clickhouse_retry_interval > spool.clickhouse_max_retry_delay:
-        raise _conflict(
+        raise _build_constraint_error(
             loaded, "spool.clickhouse_retry_interval", "must not be longer than", "spool.clickhouse_max_retry_delay"
         )
     if spool.min_workers > spool.max_workers > 0:
-        raise _conflict(loaded, "spool.min_workers", "must not be more than", "spool.max_workers")
+        raise _build_constraint_error(loaded, "spool.min_workers", "must not be more than", "spool.max_workers")
 
 
-def _conflict(loaded: Loaded, left: str, rule: str, right: str) -> SettingsError:
+def _build_constraint_error(loaded: LoadedSettings, left: str, rule: str, right: str) -> SettingsError:
     def named(key: str) -> str:
-        value = SETTINGS[key].show(SETTINGS[key].value_in(loaded.settings))
+        value = SETTINGS[key].format(SETTINGS[key].get_value(loaded.settings))
         return f"{key} = {value} ({loaded.origins[key]})"
 
     return SettingsError(f"{named(left)} {rule} {named(right)}: change one of the two.")

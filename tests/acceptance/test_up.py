@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from headrace.embedded.datadir import running_stack
+from headrace.embedded.data_directory import find_running_stack
 from headrace.model.event import Op
 from headrace.queue.state import read_states
 from headrace.valkey.connect import connect
@@ -128,7 +128,7 @@ def test_what_dies_is_started_again_and_the_rest_goes_on(tmp_path: Path, stacks:
         psutil.Process(pid).kill()
         wait_until(lambda name=name, pid=pid: processes().get(name, pid) != pid, f"{name} is started again", GONE_S)
         wait_until(lambda: stack.get("readyz"), "the API and its servers answer", GONE_S, 0.2)
-    parts = running_stack(tmp_path / "data")["parts"]  # pyright: ignore
+    parts = find_running_stack(tmp_path / "data")["parts"]  # pyright: ignore
     assert {name: part["down"] for name, part in parts.items()} == dict.fromkeys(first, False)
     code, _, err = stack.stop()
     assert code == 0, err

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from headrace.alerts.plan import apply, diff, read_plan
+from headrace.alerts.plan import apply_changes, diff_plan, read_plan
 from headrace.model.job import JobState, NewJob
 from headrace.model.names import QueueRef
-from headrace.postgres.connect import connection, open_pool
-from headrace.queue.queue import SyncClient
+from headrace.postgres.connect import open_pool, transaction
+from headrace.queue.client import SyncClient
 from tests.conftest import wait_until
 from tests.stack import CHART_S, POLL_S, QUICK, RunningStack
 
@@ -42,8 +42,8 @@ def test_a_backlog_is_reported_and_delayed_jobs_become_ready_without_a_worker(tm
         urls, rule = stack.urls, tmp_path / "rule.toml"
         assert stack.dashboard
         rule.write_text(RULE)
-        with open_pool(urls["postgres"], max_size=1) as pool, connection(pool) as conn:
-            apply(conn, diff(conn, read_plan(rule), prune=False))
+        with open_pool(urls["postgres"], max_size=1) as pool, transaction(pool) as conn:
+            apply_changes(conn, diff_plan(conn, read_plan(rule), prune=False))
         with SyncClient(urls["redis"]) as client:
             client.enqueue_many(EMAILS, [NewJob("send") for _ in range(500)])
             client.enqueue(EMAILS, NewJob("send", id="delayed", delay_ms=5000))

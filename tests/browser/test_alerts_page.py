@@ -12,7 +12,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
-from headrace.api.callers import Level, Scope
+from headrace.api.access import AccessLevel, KeyScope
 from tests.access import make_key
 from tests.browser.conftest import PageMonitor, open_monitored_page
 from tests.browser.test_all_pages import SCHEMES, expect_to_fit, find_violations
@@ -284,7 +284,7 @@ def test_an_unknown_incident_is_reported(page: Page, page_errors: list[str], das
 
 
 def test_a_reader_sees_alerts_and_no_buttons(browser: Browser, monitor: PageMonitor, stack: RunningStack) -> None:
-    key = make_key(stack.urls["postgres"], Scope("initech", "billing", "prod"), Level.READ, "reader of alerts")
+    key = make_key(stack.urls["postgres"], KeyScope("initech", "billing", "prod"), AccessLevel.READ, "reader of alerts")
     page = open_monitored_page(browser.new_context(), monitor)
     page.goto(stack.dashboard + ALERTS)
     page.get_by_test_id("key").fill(key)

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from headrace.cli.demo import FAILING
 from headrace.model.names import QueueRef
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 from headrace.queue.state import read_states
 from headrace.valkey.connect import Valkey
 from tests.browser.test_all_pages import SCHEMES, expect_to_fit, find_violations

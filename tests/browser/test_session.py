@@ -6,7 +6,7 @@ import re
 
 from playwright.sync_api import Browser, Page, expect
 
-from headrace.api.callers import Level, Scope
+from headrace.api.access import AccessLevel, KeyScope
 from tests.access import make_key
 from tests.browser.conftest import PageMonitor, open_monitored_page
 from tests.browser.urls import ACME, EMAILS, GLOBEX, QUEUES
@@ -62,7 +62,7 @@ def test_the_environment_is_selected_by_part_and_stored_in_the_url(page: Page, d
 def test_a_reader_sees_one_environment_and_no_buttons(
     browser: Browser, monitor: PageMonitor, stack: RunningStack
 ) -> None:
-    key = make_key(stack.urls["postgres"], Scope("acme", "shop", "prod"), Level.READ, "reader")
+    key = make_key(stack.urls["postgres"], KeyScope("acme", "shop", "prod"), AccessLevel.READ, "reader")
     page = open_monitored_page(browser.new_context(), monitor)
     page.goto(stack.dashboard + EMAILS)
     sign_in(page, key)

@@ -8,7 +8,7 @@ from typing import Any
 
 from playwright.sync_api import Page, Route, expect
 
-from headrace.cli.demo_stream import LOST, STREAM
+from headrace.cli.demo_stream import DEAD_CONSUMER, STREAM
 from tests.browser.test_all_pages import SCHEMES, find_violations
 from tests.browser.urls import COUNT, FIRST_DATA_TIMEOUT_MS
 from tests.conftest import wait_until
@@ -62,9 +62,9 @@ def test_a_stream_is_found_and_opened_by_keyboard(page: Page, dashboard_url: str
     toggle.focus()
     page.keyboard.press("Enter")
     expect(toggle).to_have_attribute("aria-expanded", "true")
-    expect(page.get_by_test_id("consumers")).to_contain_text(LOST)
+    expect(page.get_by_test_id("consumers")).to_contain_text(DEAD_CONSUMER)
     page.reload()  # the expanded row is stored in the URL
-    expect(page.get_by_test_id("consumers")).to_contain_text(LOST)
+    expect(page.get_by_test_id("consumers")).to_contain_text(DEAD_CONSUMER)
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
         assert find_violations(page) == [], scheme
@@ -87,7 +87,7 @@ def test_a_stream_has_charts_like_a_queue(page: Page, stack: RunningStack, dashb
     expect(page.get_by_test_id("figure-bytes")).to_have_count(0)
     assert find_violations(page) == []
     page.get_by_role("link", name="View consumers").click()
-    expect(page.get_by_test_id("consumers")).to_contain_text(LOST)
+    expect(page.get_by_test_id("consumers")).to_contain_text(DEAD_CONSUMER)
 
 
 def test_unknown_numbers_are_shown_as_unknown_not_0(page: Page, dashboard_url: str) -> None:

@@ -25,10 +25,10 @@ from typing import Any
 from headrace.alerts import records
 from headrace.alerts.channels import make_channel
 from headrace.alerts.rules import make_rule
-from headrace.cli.rooms import POSTGRES_ROOMS
+from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
 from headrace.embedded.clickhouse import EmbeddedClickHouse
 from headrace.embedded.postgres import EmbeddedPostgres
-from headrace.postgres.connect import Pool, connection, open_pool
+from headrace.postgres.connect import Pool, open_pool, transaction
 from headrace.postgres.migrate import migrate
 from headrace.warehouse.connect import connect
 from headrace.warehouse.migrate import migrate as migrate_warehouse
@@ -106,7 +106,7 @@ class Crew:
                 self._running[made.pid] = made
 
     def leader(self) -> int | None:
-        with connection(self._pool) as conn:
+        with transaction(self._pool) as conn:
             rows = conn.execute("SELECT holder FROM leases WHERE until > clock_timestamp()").fetchall()
         return int(str(rows[0][0]).split(":")[1]) if rows else None
 
@@ -151,10 +151,10 @@ class Run:
         try:
             while self._crew.kills < self._wanted:
                 self._step()
-            self._settle()
+            self._wait_settled()
         finally:
             self._crew.end()
-        report = self._judge(receiver, time.monotonic() - began)
+        report = self._check_results(receiver, time.monotonic() - began)
         self._pool.close()
         return report
 
@@ -162,7 +162,7 @@ class Run:
         channel, _ = make_channel("channel_1", ENV, {"name": "hook", "type": "webhook", "url": receiver.url})
         given = {"name": "deep", "metric": "BACKLOG", "threshold": 100, "window_s": WINDOW_S, "cooldown_s": 0}
         rule = make_rule("rule_1", ENV, {**given, "channels": [channel.id]})
-        with connection(self._pool) as conn:
+        with transaction(self._pool) as conn:
             records.put_channel(conn, channel)
             records.put_rule(conn, rule)
 
@@ -174,12 +174,12 @@ class Run:
         self._wait_until(lambda: self._crew.leader() is not None, READY_S)
         before = self._crew.kills
         self._armed = self._chance.random() < MIDWAY
-        self._go_on({self._raised[-1]: 500})
+        self._run_step({self._raised[-1]: 500})
         patience_s = 5.0 if self._armed else self._chance.uniform(0, 1.5)
         if not self._wait_until(lambda: self._crew.kills > before, patience_s):
             self._armed = False
             self._crew.kill_leader()
-        self._say()
+        self._print_progress()
 
     def _answer(self, received: Received) -> int:
         """The message is here; its sender may not live to hear so."""
@@ -196,11 +196,11 @@ class Run:
             time.sleep(0.02)
         return True
 
-    def _go_on(self, deep: dict[str, int]) -> None:
+    def _run_step(self, deep: dict[str, int]) -> None:
         """History up to now, and final: what changes is put at the end of the last bucket that is over."""
         now_ms = int(time.time() * 1000)
         at_ms = now_ms // BUCKET_MS * BUCKET_MS - 1
-        drained = self._fired() - self._drained
+        drained = self._list_fired() - self._drained
         self._drained |= drained
         depths = deep | dict.fromkeys(drained, 0)
         if depths:
@@ -208,29 +208,31 @@ class Run:
             self._changes += 1  # distinguishes two changes in the same millisecond
             where["at_seq"] = self._changes
             self._history.add_table([{**where, "queue": queue, "depth": depth} for queue, depth in depths.items()])
-        self._history.final_up_to(now_ms)
+        self._history.set_watermark(now_ms)
 
-    def _fired(self) -> set[str]:
-        with connection(self._pool) as conn:
-            return {each.queue for each in records.list_incidents(conn, records.ANYWHERE, limit=10_000) if each.org}
+    def _list_fired(self) -> set[str]:
+        with transaction(self._pool) as conn:
+            return {
+                each.queue for each in records.list_incidents(conn, records.ANY_ENVIRONMENT, limit=10_000) if each.org
+            }
 
-    def _settle(self) -> None:
+    def _wait_settled(self) -> None:
         deadline = time.monotonic() + SETTLE_S
         while time.monotonic() < deadline and not self._is_settled():
             self._crew.fill()
-            self._go_on({})
+            self._run_step({})
             time.sleep(0.2)
 
     def _is_settled(self) -> bool:
-        with connection(self._pool) as conn:
+        with transaction(self._pool) as conn:
             [[waiting]] = conn.execute(
                 "SELECT (SELECT count(*) FROM alert_outbox WHERE delivered_at IS NULL)"
                 " + (SELECT count(*) FROM alert_incidents WHERE resolved_at IS NULL AND org <> '')"
             ).fetchall()
-        return not waiting and len(self._fired()) == len(self._raised)
+        return not waiting and len(self._list_fired()) == len(self._raised)
 
-    def _judge(self, receiver: Receiver, seconds: float) -> Report:
-        with connection(self._pool) as conn:
+    def _check_results(self, receiver: Receiver, seconds: float) -> Report:
+        with transaction(self._pool) as conn:
             told = {str(row[0]) for row in conn.execute("SELECT id FROM alert_transitions WHERE told").fetchall()}
             [[token]] = conn.execute("SELECT token FROM leases").fetchall()
         deliveries: dict[str, set[str]] = {}
@@ -257,7 +259,7 @@ class Run:
             seconds=round(seconds, 1),
         )
 
-    def _say(self) -> None:
+    def _print_progress(self) -> None:
         if self._loud:
             print(f"kills {self._crew.kills}, queues {len(self._raised)}", file=sys.stderr, flush=True)
 
@@ -282,7 +284,7 @@ def main() -> None:
             for server in servers:
                 server.wait_ready(READY_S)
             places = Places(servers[0].url, servers[1].url, DATABASE)
-            migrate(places.postgres, POSTGRES_ROOMS)
+            migrate(places.postgres, POSTGRES_SCHEMAS)
             migrate_warehouse(connect(places.clickhouse), DATABASE)
             report = run_alerts(places, given.kills, folder, given.seed, loud=True)
         finally:

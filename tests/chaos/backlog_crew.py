@@ -21,9 +21,9 @@ from headrace.cold.tiers import Tiers
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
+from headrace.queue.client import QueueOptions, SyncClient
 from headrace.queue.maintenance import TICK_MS
-from headrace.queue.queue import QueueOptions, SyncClient
-from headrace.queue.scripts import Caps
+from headrace.queue.scripts import WarmCaps
 from headrace.queue.worker import WorkerOptions
 from headrace.valkey.connect import connect
 from headrace.valkey.scripts import run
@@ -54,7 +54,7 @@ class Places:
 
     @property
     def options(self) -> QueueOptions:
-        return QueueOptions(shards=SHARDS, stream_maxlen=100_000_000, caps=Caps(items=self.cap))
+        return QueueOptions(shards=SHARDS, stream_maxlen=100_000_000, caps=WarmCaps(items=self.cap))
 
     def share(self, producer: int) -> int:
         return self.jobs // self.producers + (producer < self.jobs % self.producers)
@@ -110,7 +110,7 @@ class Order:
 
 def consume(_: int, places: Places) -> dict[str, Any]:
     """One worker, from the queue's point of view: it leases, then reports."""
-    order, stubs, options = Order([0] * places.producers), places.options.stubs(), WorkerOptions()
+    order, stubs, options = Order([0] * places.producers), places.options.make_stubs(), WorkerOptions()
     fast_since, slow_jobs, lost = None, 0, 0
     last = time.monotonic()
     with connect(places.valkey) as valkey:

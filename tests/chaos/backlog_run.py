@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.cli.rooms import POSTGRES_ROOMS
-from headrace.cold.audit import Audit, Drift
+from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
+from headrace.cold.audit import Drift, TierAudit
 from headrace.cold.tiers import Tiers
-from headrace.embedded.process import Child
+from headrace.embedded.process import GuardedProcess
 from headrace.model.event import Op
 from headrace.postgres.migrate import migrate
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 from headrace.queue.state import QueueState, read_states
 from tests.chaos.backlog_crew import REF, SHARD, SHARDS, Places
 from tests.chaos.children import STOP_S, stop_all
@@ -62,9 +62,9 @@ class Report:
 class Crew:
     def __init__(self, places: Places) -> None:
         self._places = places
-        self._children: dict[tuple[str, int], Child] = {}
+        self._children: dict[tuple[str, int], GuardedProcess] = {}
 
-    def start(self, role: str, number: int = 0) -> Child:
+    def start(self, role: str, number: int = 0) -> GuardedProcess:
         command = [
             sys.executable,
             "-m",
@@ -75,7 +75,7 @@ class Crew:
         ]
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         log_file = Path(self._places.folder) / f"{role}-{number}.log"
-        child = Child(role, command, log_file=log_file, env={"PYTHONPATH": path})
+        child = GuardedProcess(role, command, log_file=log_file, env={"PYTHONPATH": path})
         child.start()
         self._children[role, number] = child
         return child
@@ -101,7 +101,7 @@ class Progress:
     began: float = field(default_factory=time.monotonic)
     next_s: float = 0.0
 
-    def wait_for(self, children: Sequence[Child], what: str) -> None:
+    def wait_for(self, children: Sequence[GuardedProcess], what: str) -> None:
         while any(child.exit_code() is None for child in children):
             if self.loud and (passed := time.monotonic() - self.began) >= self.next_s:
                 self.next_s = passed + SAY_EVERY_S
@@ -120,7 +120,7 @@ def run_backlog(jobs: int, cap: int, folder: Path, *, loud: bool = False) -> Rep
     with ExitStack() as stack:
         valkey, postgres = stack.enter_context(started_servers(folder))
         places = Places(valkey.url, f"{postgres.url}?connect_timeout=60", str(folder), jobs, cap, PRODUCERS)
-        migrate(places.postgres, POSTGRES_ROOMS)
+        migrate(places.postgres, POSTGRES_SCHEMAS)
         tiers = Tiers(places.valkey, places.postgres, places.options)
         client = stack.enter_context(SyncClient(places.valkey, places.options, tiers))
         began = time.monotonic()
@@ -136,7 +136,7 @@ def run_backlog(jobs: int, cap: int, folder: Path, *, loud: bool = False) -> Rep
         wait_until_warm(client)
         seconds = time.monotonic() - began
         crew.stop("mover")
-        drift = Audit(tiers).run(SHARD)
+        drift = TierAudit(tiers).run(SHARD)
         for role in ("fold", "sampler"):
             crew.stop(role)
         return judge(places, crew, client, tiers, drift, seconds)

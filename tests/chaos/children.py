@@ -6,13 +6,13 @@ import os
 import signal
 import time
 
-from headrace.embedded.process import Child
+from headrace.embedded.process import GuardedProcess
 
 START_S = 180.0  # for a guard, and the process that it starts
 STOP_S = 180.0
 
 
-def pid_of(child: Child) -> int:
+def pid_of(child: GuardedProcess) -> int:
     """As soon as its guard has written it down."""
     deadline = time.monotonic() + START_S
     while True:
@@ -24,13 +24,13 @@ def pid_of(child: Child) -> int:
             time.sleep(0.01)
 
 
-def kill(child: Child) -> None:
+def kill(child: GuardedProcess) -> None:
     os.kill(pid_of(child), signal.SIGKILL)
     child.stop()  # its guard leaves too
 
 
-def stop_all(children: list[Child]) -> None:
+def stop_all(children: list[GuardedProcess]) -> None:
     for child in children:
-        child.ask_to_stop()
+        child.request_stop()
     for child in children:
         child.stop(STOP_S)

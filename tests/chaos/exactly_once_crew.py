@@ -9,12 +9,12 @@ import random
 import signal
 import sys
 
-from headrace.cli.signals import stop_event
+from headrace.cli.signals import install_stop_event
 from headrace.errors import QueueUnavailable
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
-from headrace.queue.queue import Client, QueueOptions, SyncClient
-from headrace.queue.scripts import Caps
+from headrace.queue.client import Client, QueueOptions, SyncClient
+from headrace.queue.scripts import WarmCaps
 from headrace.queue.tasks import Bury, Tasks
 from headrace.queue.worker import Worker, WorkerOptions
 
@@ -22,7 +22,7 @@ SHARDS = 2
 OPTIONS = QueueOptions(
     shards=SHARDS,
     stream_maxlen=100_000_000,  # no event may be trimmed before it is read: all of them are counted at the end
-    caps=Caps(items=10**9, bytes=2**50, shard_bytes=0),
+    caps=WarmCaps(items=10**9, bytes=2**50, shard_bytes=0),
 )
 
 TENANTS = tuple(EnvRef("org", "project", name) for name in ("one", "two", "three", "odd:{name}*"))
@@ -37,7 +37,7 @@ NEVER_MS = 3_600_000  # cancelled before it is due
 
 
 def produce(url: str) -> None:
-    stop, dice = stop_event(signal.SIGTERM), random.Random()
+    stop, dice = install_stop_event(signal.SIGTERM), random.Random()
     with SyncClient(url, OPTIONS) as client:
         while not stop.wait(dice.uniform(0, 2 * PAUSE_S)):
             try:

@@ -82,7 +82,7 @@ def count(valkey: Valkey, warehouse: Client) -> Counted:
     found = reconcile(states, totals, time.time_ns() // 1_000_000)
     own = {COUNT_COLUMN[op]: number for op, number in found.odometers.items()}
     apart = sum(abs(table[column] - own[column]) for table in environments for column in own)
-    return Counted(found, apart, sum(events_of(valkey)), int(in_batches), int(lost), differences(states, totals))
+    return Counted(found, apart, sum(count_events(valkey)), int(in_batches), int(lost), differences(states, totals))
 
 
 def differences(states: Sequence[QueueState], tiers: Mapping[str, Totals]) -> list[str]:
@@ -103,7 +103,7 @@ def environment_totals(warehouse: Client) -> list[dict[str, int]]:
     return [dict(zip(COUNT_COLUMN.values(), map(int, row), strict=True)) for row in rows]
 
 
-def events_of(valkey: Valkey) -> list[int]:
+def count_events(valkey: Valkey) -> list[int]:
     """Return the number of events of each shard."""
     return [int(cast(Any, valkey.hget(keys.meta(shard), "seq")) or 0) for shard in range(SHARDS)]
 

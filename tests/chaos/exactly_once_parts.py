@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from headrace.embedded.clickhouse import EmbeddedClickHouse
-from headrace.embedded.process import Child
+from headrace.embedded.process import GuardedProcess
 from tests.chaos.children import pid_of
 from tests.chaos.exactly_once_crew import SHARDS
 
@@ -44,7 +44,7 @@ class Pipeline:
     settings: dict[str, str] = field(default_factory=dict[str, str])
     lives: int = 0
     batches: int = 0  # of earlier processes
-    child: Child | None = None
+    child: GuardedProcess | None = None
 
     @property
     def checkpoint(self) -> Path:
@@ -62,7 +62,7 @@ class Pipeline:
             "HEADRACE_EMBEDDED_DATA_DIR": str(self.folder / "data"),
             "HEADRACE_SPOOL_PATH": str(self.spool),
         }
-        self.child = Child(
+        self.child = GuardedProcess(
             "pipeline",
             [sys.executable, "-m", "headrace", "pipeline"],
             log_file=self.folder / f"pipeline-{self.lives}.log",

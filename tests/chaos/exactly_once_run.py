@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from headrace.embedded.clickhouse import EmbeddedClickHouse
-from headrace.embedded.process import Child, choose_port
+from headrace.embedded.process import GuardedProcess, choose_port
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.model.event import Op
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 from headrace.queue.state import read_states
 from headrace.settings import WarehouseSettings
 from headrace.spool.options import SpoolOptions
@@ -29,7 +29,15 @@ from headrace.valkey.connect import Valkey
 from headrace.warehouse.connect import connect
 from headrace.warehouse.migrate import migrate
 from tests.chaos.exactly_once_crew import OPTIONS, SHARDS, open_queues
-from tests.chaos.exactly_once_judge import Counted, Report, count, events_of, optimize, own_maintenance, stream_length
+from tests.chaos.exactly_once_judge import (
+    Counted,
+    Report,
+    count,
+    count_events,
+    optimize,
+    own_maintenance,
+    stream_length,
+)
 from tests.chaos.exactly_once_parts import READY_S, Pipeline, Warehouse, lose_newest
 
 ROOT = Path(__file__).parents[2]
@@ -79,14 +87,14 @@ class Crew:
 
     folder: Path
     url: str
-    members: dict[str, list[Child]] = field(default_factory=dict[str, list[Child]])
+    members: dict[str, list[GuardedProcess]] = field(default_factory=dict[str, list[GuardedProcess]])
 
     def start(self, role: str) -> None:
         team = self.members.setdefault(role, [])
         command = [sys.executable, "-m", "tests.chaos.exactly_once_crew", role, self.url]
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         log_file = self.folder / f"{role}-{len(team) + 1}.log"
-        team.append(Child(role, command, log_file=log_file, env={"PYTHONPATH": path}))
+        team.append(GuardedProcess(role, command, log_file=log_file, env={"PYTHONPATH": path}))
         team[-1].start()
 
     def refuse_dead(self) -> None:
@@ -238,7 +246,7 @@ class Run:
             environment_difference=before.environments + after.environments,
             events_missing=before.events - before.events_in_batches,
             lost_events=before.lost_events,
-            left_in_spool=left_in(self.chaos.pipeline.spool),
+            left_in_spool=count_records(self.chaos.pipeline.spool),
             max_stream_length=self.chaos.longest_stream,
             verbs={op: number for op, number in odometers.items() if number},
             clickhouse_away_s=away_s,
@@ -262,7 +270,7 @@ def run_away(size: Size, folder: Path, away_s: float) -> Report:
     """Run with ClickHouse unavailable for a long time under load, and no other faults."""
     with started(size, folder) as run:
         chaos = run.chaos
-        before = sum(events_of(chaos.valkey))
+        before = sum(count_events(chaos.valkey))
         chaos.warehouse.kill(away_s)
         chaos.kills[CLICKHOUSE] += 1
         back_at = time.monotonic() + away_s
@@ -270,7 +278,7 @@ def run_away(size: Size, folder: Path, away_s: float) -> Report:
             run.crew.refuse_dead()
             chaos.longest_stream = max(chaos.longest_stream, stream_length(chaos.valkey))
             time.sleep(LOOK_EVERY_S)
-        while_away = sum(events_of(chaos.valkey)) - before
+        while_away = sum(count_events(chaos.valkey)) - before
         chaos.warehouse.come_back()
         return run.finish(away_s, while_away)
 
@@ -307,7 +315,7 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
     return False
 
 
-def left_in(spool: Path) -> int:
+def count_records(spool: Path) -> int:
     with Spool.open(SpoolOptions(spool)) as opened:
         return opened.stats().size
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from headrace.cold.tiers import Tiers
-from headrace.history.reader import queue_history
-from headrace.history.routing import window_of
+from headrace.history.reader import read_queue_history
+from headrace.history.routing import resolve_window
 from headrace.queue import keys
-from headrace.valkey.connect import Valkey, node_of
-from headrace.warehouse.reads import Reads
+from headrace.valkey.connect import Valkey, find_node
+from headrace.warehouse.query_runner import QueryRunner
 from tests.chaos.failover_plan import (
     LIMITED,
     PAUSED,
@@ -153,7 +153,7 @@ def find_jobs(valkey: Valkey, tiers: Tiers | None) -> tuple[set[str], set[str]]:
     waiting: set[str] = set()
     dead: set[str] = set()
     for shard in range(SHARDS):
-        node = node_of(valkey, keys.meta(shard))
+        node = find_node(valkey, keys.meta(shard))
         for key in cast("Iterator[bytes]", node.scan_iter(f"{keys.prefix(shard)}job:*", count=1000)):
             job_id = keys.decode(key.decode().rpartition(":")[2])
             (dead if node.hget(key.decode(), "state") == b"dead" else waiting).add(job_id)
@@ -165,7 +165,7 @@ def find_jobs(valkey: Valkey, tiers: Tiers | None) -> tuple[set[str], set[str]]:
     return waiting, dead
 
 
-def find_silent_zeros(reads: Reads, accepted: Iterable[Accepted], since_ms: int) -> Iterator[str]:
+def find_silent_zeros(reads: QueryRunner, accepted: Iterable[Accepted], since_ms: int) -> Iterator[str]:
     """Minutes in which a queue accepted jobs, and that history calls complete and empty."""
     truth: Counter[tuple[str, str, int]] = Counter()
     for each in accepted:
@@ -177,8 +177,8 @@ def find_silent_zeros(reads: Reads, accepted: Iterable[Accepted], since_ms: int)
             if truth[ref.env, ref.queue, minute] < CLEARLY:
                 continue
             start = str(minute * 60)
-            window = window_of(moment, start=start, end=str((minute + 1) * 60), resolution="1m")
-            found = queue_history(reads, ref, window, moment)
+            window = resolve_window(moment, start=start, end=str((minute + 1) * 60), resolution="1m")
+            found = read_queue_history(reads, ref, window, moment)
             counted: Any = 0 if found is None else sum(found.points.counts["enqueue_count"])
             is_complete = found is not None and found.completeness.pct == 100.0
             if is_complete and counted == 0:

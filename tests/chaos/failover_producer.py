@@ -12,15 +12,15 @@ from threading import Event
 
 from headrace.cold.tiers import Tiers
 from headrace.errors import HeadraceError
-from headrace.queue.queue import QueueOptions, SyncClient
-from headrace.queue.scripts import Caps
+from headrace.queue.client import QueueOptions, SyncClient
+from headrace.queue.scripts import WarmCaps
 from tests.chaos.failover_plan import CAP, SHARDS, STREAM_MAXLEN, call_number, producer_file
 from tests.chaos.tiers_notes import Notes
 
 PAUSE_S = 0.02  # between two calls, at most
 RETRY_S = 0.1
 
-OPTIONS = QueueOptions(shards=SHARDS, stream_maxlen=STREAM_MAXLEN, caps=Caps(items=CAP))
+OPTIONS = QueueOptions(shards=SHARDS, stream_maxlen=STREAM_MAXLEN, caps=WarmCaps(items=CAP))
 
 
 def produce(producer: int, client: SyncClient, notes: Notes, stop: Event) -> None:

@@ -25,18 +25,18 @@ from typing import Any
 
 from headrace.alerts import records
 from headrace.alerts.rules import make_rule
-from headrace.cli.rooms import POSTGRES_ROOMS
+from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
 from headrace.cold.tiers import Tiers
 from headrace.embedded.clickhouse import EmbeddedClickHouse
-from headrace.embedded.process import Child
+from headrace.embedded.process import GuardedProcess
 from headrace.postgres.connect import connect as connect_postgres
 from headrace.postgres.migrate import migrate as migrate_postgres
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 from headrace.queue.state import read_states
 from headrace.settings import WarehouseSettings
 from headrace.warehouse.connect import connect as connect_clickhouse
 from headrace.warehouse.migrate import migrate as migrate_clickhouse
-from headrace.warehouse.reads import Reads
+from headrace.warehouse.query_runner import QueryRunner
 from tests.chaos.children import kill, pid_of, stop_all
 from tests.chaos.exactly_once_parts import Pipeline
 from tests.chaos.failover_judge import Report, Verdict, find_silent_zeros, judge_jobs, make_report
@@ -124,7 +124,7 @@ class Crew:
 
     folder: Path
     env: dict[str, str]
-    children: dict[str, Child] = field(default_factory=dict[str, Child])
+    children: dict[str, GuardedProcess] = field(default_factory=dict[str, GuardedProcess])
     started: Counter[str] = field(default_factory=Counter[str])
 
     def start(self, role: str, *command: str) -> str:
@@ -132,7 +132,7 @@ class Crew:
         name = f"{role}-{self.started[role]}"
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         env = {"PYTHONPATH": path, FOLDER: str(self.folder), **SETTINGS, **self.env}
-        child = Child(name, [sys.executable, "-m", *command], log_file=self.folder / f"{name}.log", env=env)
+        child = GuardedProcess(name, [sys.executable, "-m", *command], log_file=self.folder / f"{name}.log", env=env)
         child.start()
         self.children[name] = child
         return name
@@ -275,7 +275,7 @@ def run_replicated(size: Size, folder: Path, faults: Faults) -> Verdict:
         stack.callback(valkey.stop)
         postgres = RestorablePostgres(folder)
         stack.callback(postgres.stop)
-        migrate_postgres(postgres.url, POSTGRES_ROOMS)
+        migrate_postgres(postgres.url, POSTGRES_SCHEMAS)
         env = {"HEADRACE_REDIS_URL": valkey.url, "HEADRACE_POSTGRES_URL": postgres.url}
         tiers = Tiers(valkey.url, postgres.url, OPTIONS)
         client = stack.enter_context(SyncClient(valkey.url, OPTIONS, tiers))
@@ -313,7 +313,7 @@ def run_replicated(size: Size, folder: Path, faults: Faults) -> Verdict:
         verdict = judge_jobs(folder, size.producers, client.redis, tiers, replicated.windows, replicated.unreported)
         verdict.add("alerts_missing", missing)
         if pipeline is not None and clickhouse is not None:
-            reads = Reads(connect_clickhouse(clickhouse.url, DATABASE))
+            reads = QueryRunner(connect_clickhouse(clickhouse.url, DATABASE))
             wait_for(lambda: is_caught_up(reads, began_ms), "the pipeline has caught up", size.settle_s)
             verdict.add("silent_zero", find_silent_zeros(reads, read_accepted(folder, size.producers), began_ms))
         return verdict
@@ -341,13 +341,13 @@ def add_backlog_rules(postgres: str) -> None:
                 "window_s": 60,
                 "cooldown_s": 0,  # it may have fired and resolved during an earlier fault
             }
-            records.put_rule(conn, make_rule(records.new_id("rule"), ref.environment, given))
+            records.put_rule(conn, make_rule(records.generate_id("rule"), ref.environment, given))
 
 
 def find_missing_alerts(postgres: str) -> list[str]:
     """Return the environments without an open backlog incident, although no worker ran for a while."""
     with connect_postgres(postgres) as conn:
-        fired = {incident.env for incident in records.list_incidents(conn, records.ANYWHERE, is_open=True)}
+        fired = {incident.env for incident in records.list_incidents(conn, records.ANY_ENVIRONMENT, is_open=True)}
     return [f"the backlog of {ref.env}" for ref in BUSY if ref.env not in fired]
 
 
@@ -358,10 +358,10 @@ def read_server_events(postgres: str) -> list[tuple[str, int]]:
     return [(str(server), int(at_ms)) for server, at_ms in rows]
 
 
-def is_caught_up(reads: Reads, since_ms: int) -> bool:
+def is_caught_up(reads: QueryRunner, since_ms: int) -> bool:
     from headrace.warehouse import pipeline_batches
 
-    watermark = pipeline_batches.losses(reads, since_ms, now_ms()).watermark_ms
+    watermark = pipeline_batches.read_losses(reads, since_ms, now_ms()).watermark_ms
     return watermark is not None and watermark >= now_ms() - 30_000
 
 

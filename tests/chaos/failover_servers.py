@@ -15,12 +15,12 @@ from typing import Any
 
 from redis.crc import key_slot
 
-from headrace.embedded.cluster import EmbeddedCluster
 from headrace.embedded.credentials import FILE
-from headrace.embedded.datadir import write_json
+from headrace.embedded.data_directory import write_json
 from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.embedded.process import LOOPBACK, choose_port
 from headrace.embedded.valkey import SUPERVISOR, USER, EmbeddedValkey
+from headrace.embedded.valkey_cluster import EmbeddedValkeyCluster
 from headrace.errors import EmbeddedError
 from headrace.queue import keys
 from headrace.valkey.connect import connect
@@ -172,12 +172,12 @@ def kill_server(server: EmbeddedValkey | EmbeddedPostgres) -> None:
 class MovingCluster:
     """A cluster whose nodes go away and whose slots move while it is used."""
 
-    cluster: EmbeddedCluster
+    cluster: EmbeddedValkeyCluster
     ports: list[int] = field(default_factory=list[int])
 
     @classmethod
     def start(cls, folder: Path) -> MovingCluster:
-        cluster = EmbeddedCluster(folder / "cluster", folder / "cluster-log")
+        cluster = EmbeddedValkeyCluster(folder / "cluster", folder / "cluster-log")
         cluster.start()
         cluster.wait_ready(READY_S)
         for node in cluster.nodes:

@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import cast
 
-from headrace.embedded.process import Child
+from headrace.embedded.process import GuardedProcess
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.errors import QueueFull
 from headrace.model.job import NewJob
 from headrace.model.names import EnvRef, QueueRef
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import Valkey, connect
 from tests.chaos.children import kill, stop_all
@@ -83,11 +83,11 @@ class Workers:
         self.kills = 0
         self._children = [self._start() for _ in range(count)]
 
-    def _start(self) -> Child:
+    def _start(self) -> GuardedProcess:
         self._started += 1
         name = f"worker-{self._started}"
         command = [sys.executable, "-m", "headrace", "worker", "tests.chaos.queue_tasks:tasks"]
-        child = Child(name, command, log_file=self._folder / f"{name}.log", env=self._env)
+        child = GuardedProcess(name, command, log_file=self._folder / f"{name}.log", env=self._env)
         child.start()
         return child
 

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from random import Random
 
-from headrace.spool.record import Record
+from headrace.spool.record import SpoolRecord
 from headrace.spool.spool import Spool, SpoolOptions
 
 PRODUCERS = 2
@@ -46,7 +46,7 @@ def produce(spool: Spool, notes: Notes, producer: int, first: int, random: Rando
 
 
 def consume(spool: Spool, notes: Notes, random: Random, *, drain: bool) -> None:
-    held: list[Record] = []
+    held: list[SpoolRecord] = []
     while True:
         record = spool.lease(timeout=0 if drain else 0.05)
         if record is None and drain:
@@ -59,7 +59,7 @@ def consume(spool: Spool, notes: Notes, random: Random, *, drain: bool) -> None:
             finish(spool, notes, held.pop(random.randrange(len(held))), 0.0 if drain else random.random())
 
 
-def finish(spool: Spool, notes: Notes, record: Record, chance: float) -> None:
+def finish(spool: Spool, notes: Notes, record: SpoolRecord, chance: float) -> None:
     if chance > 0.95 and record.token.count(".") < 2:
         tokens = [f"{record.token}.{number}" for number in range(2)]
         notes.write("replacing", record.token, *tokens)
@@ -80,7 +80,7 @@ def main() -> None:
     notes = Notes(Path(notes_path))
     spool = Spool.open(options(Path(folder)))
     stats = spool.stats()
-    marks = spool.marks()
+    marks = spool.read_marks()
     notes.write(
         "opened", stats.corrupt, stats.torn, int(stats.conserved), *(marks.get(str(p), -1) for p in range(PRODUCERS))
     )

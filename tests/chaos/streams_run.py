@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import cast
 
-from headrace.embedded.process import Child
+from headrace.embedded.process import GuardedProcess
 from headrace.model.event import Op
 from headrace.model.job import NewJob
 from headrace.streams.broker import Broker, BrokerOptions
-from headrace.streams.dead import count_dead
+from headrace.streams.dead_letters import count_dead
 from headrace.streams.depth import read_depth
-from headrace.streams.watch import Watched, watched
+from headrace.streams.watcher import WatchedGroup, make_watched_group
 from headrace.valkey.connect import Valkey, connect
 from tests.chaos.children import kill, stop_all
 from tests.chaos.queue_run import POLL_S, ROOT, started_valkey
@@ -29,7 +29,7 @@ from tests.model.fold import Fold, read_events
 
 GROUP = "workers"
 STREAMS = ("jobs", "browser:jobs")
-GROUPS = tuple(watched(stream, GROUP, "default", "default", "streams") for stream in STREAMS)
+GROUPS = tuple(make_watched_group(stream, GROUP, "default", "default", "streams") for stream in STREAMS)
 MAX_ATTEMPTS = 1000  # a kill costs a delivery, and no job may be buried for that
 BATCH = 100
 PUBLISH_EVERY_S = 0.25
@@ -80,18 +80,18 @@ class Crew:
         self._workers = [self._worker() for _ in range(workers)]
         self._watcher = self._watch()
 
-    def _worker(self) -> Child:
+    def _worker(self) -> GuardedProcess:
         options = [word for stream in STREAMS for word in ("--stream", stream)]
         return self._start("worker", "worker", "tests.chaos.streams_tasks:tasks", "--group", GROUP, *options)
 
-    def _watch(self) -> Child:
+    def _watch(self) -> GuardedProcess:
         return self._start("watcher", "streams", "watch")
 
-    def _start(self, kind: str, *arguments: str) -> Child:
+    def _start(self, kind: str, *arguments: str) -> GuardedProcess:
         self._started += 1
         name = f"{kind}-{self._started}"
         command = [sys.executable, "-m", "headrace", *arguments]
-        child = Child(name, command, log_file=self._folder / f"{name}.log", env=self._env)
+        child = GuardedProcess(name, command, log_file=self._folder / f"{name}.log", env=self._env)
         child.start()
         return child
 
@@ -187,11 +187,11 @@ def _wait(condition: Callable[[], bool], at_most_s: float) -> bool:
 
 def _counted(client: Valkey, op: Op) -> int:
     """By workers, of all groups."""
-    found = [cast("bytes | None", client.hget(group.keys.all()[2], f"o:{op}")) for group in GROUPS]
+    found = [cast("bytes | None", client.hget(group.keys.list_all()[2], f"o:{op}")) for group in GROUPS]
     return sum(int(number or 0) for number in found)
 
 
-def _load(client: Valkey, group: Watched) -> int | None:
+def _load(client: Valkey, group: WatchedGroup) -> int | None:
     return read_depth(client, group.keys.stream, group.keys.group).load
 
 
@@ -199,7 +199,7 @@ def _folds(client: Valkey) -> list[Fold]:
     return [Fold().add(read_events(client, shard)) for shard in range(2)]
 
 
-def _told(client: Valkey, group: Watched) -> bool:
+def _told(client: Valkey, group: WatchedGroup) -> bool:
     return any(group.ref in fold.last for fold in _folds(client))
 
 
@@ -208,7 +208,7 @@ def _differences(client: Valkey, producer: Producer) -> list[str]:
     folds, found = _folds(client), list[str]()
     for group in GROUPS:
         counts = sum((fold.counts[group.ref] for fold in folds), Counter[str]())
-        stats = cast("dict[bytes, bytes]", client.hgetall(group.keys.all()[2]))
+        stats = cast("dict[bytes, bytes]", client.hgetall(group.keys.list_all()[2]))
         truth = {Op.ENQUEUE: producer.published[group.keys.stream]}
         truth |= {
             op: int(stats.get(f"o:{op}".encode(), 0)) for op in (Op.DEQUEUE, Op.ACK, Op.NACK, Op.BURY, Op.RECLAIM)

@@ -19,7 +19,7 @@ from headrace.cold.tiers import Tiers
 from headrace.errors import QueueUnavailable, SpillRefused
 from headrace.model.job import LeasedJob
 from headrace.queue import keys
-from headrace.queue.queue import Client, SyncClient
+from headrace.queue.client import Client, SyncClient
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
 from headrace.valkey.connect import connect

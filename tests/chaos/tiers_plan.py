@@ -8,8 +8,8 @@ from pathlib import Path
 
 from headrace.model.job import NewJob
 from headrace.model.names import EnvRef, QueueRef
-from headrace.queue.queue import QueueOptions
-from headrace.queue.scripts import Caps
+from headrace.queue.client import QueueOptions
+from headrace.queue.scripts import WarmCaps
 
 SHARDS = 2
 STREAM_MAXLEN = 100_000_000  # no event may be trimmed: all of them are counted in the end
@@ -40,7 +40,7 @@ class Places:
 
     @property
     def options(self) -> QueueOptions:
-        caps = Caps(items=self.cap, bytes=self.cap * BYTES_PER_JOB)
+        caps = WarmCaps(items=self.cap, bytes=self.cap * BYTES_PER_JOB)
         return QueueOptions(shards=SHARDS, stream_maxlen=STREAM_MAXLEN, caps=caps)
 
 

@@ -16,18 +16,18 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from headrace.cli.rooms import POSTGRES_ROOMS
+from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
 from headrace.cold.mover import LOOK_AHEAD_MS
 from headrace.cold.tiers import Tiers
 from headrace.embedded.postgres import EmbeddedPostgres
-from headrace.embedded.process import Child, choose_port
+from headrace.embedded.process import GuardedProcess, choose_port
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.errors import EmbeddedError
 from headrace.model.event import Op
 from headrace.model.job import NewJob
 from headrace.postgres.migrate import migrate
 from headrace.queue import keys
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 from headrace.queue.state import read_states
 from headrace.valkey.connect import Valkey
 from tests.chaos.children import pid_of, stop_all
@@ -79,7 +79,7 @@ class Crew:
     """Processes by role. Producers keep their names when they come back, and with them their notes."""
 
     places: Places
-    members: dict[str, Child] = field(default_factory=dict[str, Child])
+    members: dict[str, GuardedProcess] = field(default_factory=dict[str, GuardedProcess])
     started: Counter[str] = field(default_factory=Counter[str])
     kills: Counter[str] = field(default_factory=Counter[str])
     killed: set[str] = field(default_factory=set[str])
@@ -92,7 +92,7 @@ class Crew:
         where = (at.valkey, at.postgres, at.folder, at.mover_every_s, at.cap)
         command = [sys.executable, "-m", "tests.chaos.tiers_crew", role, name, *map(str, where)]
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        child = Child(name, command, log_file=self.places.folder / f"{name}.log", env={"PYTHONPATH": path})
+        child = GuardedProcess(name, command, log_file=self.places.folder / f"{name}.log", env={"PYTHONPATH": path})
         ready_file(self.places.folder, name).unlink(missing_ok=True)
         child.start()
         self.members[name] = child
@@ -118,7 +118,7 @@ class Crew:
         self.wait_ready()
         names = self.of(role)
         for name in names:
-            self.members[name].ask_to_stop()
+            self.members[name].request_stop()
         deadline = time.monotonic() + grace_s
         for name in names:
             child = self.members.pop(name)
@@ -245,7 +245,7 @@ def run_chaos(size: Size, folder: Path) -> Report:
     with ExitStack() as stack:
         valkey, postgres = stack.enter_context(started_servers(folder))
         places = Places(valkey.url, postgres.url, folder, size.mover_every_s, size.cap)
-        migrate(places.postgres, POSTGRES_ROOMS)
+        migrate(places.postgres, POSTGRES_SCHEMAS)
         tiers = Tiers(places.valkey, places.postgres, places.options, far_ms=FAR_MS)
         client = stack.enter_context(SyncClient(places.valkey, places.options, tiers))
         first = open_queues(client)
@@ -315,7 +315,7 @@ def is_settled(client: SyncClient, tiers: Tiers) -> bool:
     if any(client.redis.zcard(keys.scheduled(shard)) for shard in range(SHARDS)):
         return False
     now_ms = time.time() * 1000
-    return not any(tiers.store.backlog(shard, now_ms, now_ms + LOOK_AHEAD_MS) for shard in range(SHARDS))
+    return not any(tiers.store.list_queues_with_work(shard, now_ms, now_ms + LOOK_AHEAD_MS) for shard in range(SHARDS))
 
 
 def main() -> None:

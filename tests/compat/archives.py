@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.embedded.datadir import DataDirectory
-from headrace.embedded.stack import Stack
+from headrace.embedded.data_directory import DataDirectory
+from headrace.embedded.stack import EmbeddedStack
 from headrace.model.names import EnvRef, QueueRef
 from headrace.settings import EmbeddedSettings
 
@@ -63,15 +63,15 @@ def ignore(name: str, version: str, seconds: float) -> None:
 
 
 @contextmanager
-def running_servers(data_dir: Path, start_s: float) -> Generator[Stack]:
+def running_servers(data_dir: Path, start_s: float) -> Generator[EmbeddedStack]:
     """Start the servers alone: nothing changes what is in them."""
     directory = DataDirectory(data_dir, 0)
-    directory.open()
-    stack = Stack(directory, EmbeddedSettings(start_timeout=start_s), SERVERS)
+    directory.acquire()
+    stack = EmbeddedStack(directory, EmbeddedSettings(start_timeout=start_s), SERVERS)
     try:
         stack.start()
         stack.wait_ready(ignore)
         yield stack
     finally:
         stack.stop()
-        directory.close()
+        directory.release()

@@ -19,7 +19,7 @@ import pytest
 
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.state import QueueState, read_caps, read_limits, read_states
-from headrace.spool.inspect import inspect
+from headrace.spool.inspect import inspect_spool
 from headrace.valkey.connect import connect
 from headrace.warehouse.queue_metrics import KEPT_DAYS
 from tests.compat.archives import FOLDER, Archive, read_archives, running_servers
@@ -52,7 +52,7 @@ def test_archives_are_of_released_versions_and_these_are_listed() -> None:
 def test_a_data_directory_of_an_older_version_opens_and_loses_nothing(archive: Archive, tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     archive.unpack(data_dir)
-    assert inspect(data_dir / "spool").pending == archive.manifest["spool_records"] > 0
+    assert inspect_spool(data_dir / "spool").pending == archive.manifest["spool_records"] > 0
     check_queues(archive, data_dir)
     with running_stack(data_dir) as stack:
         check_settings(archive, stack)

@@ -26,12 +26,12 @@ import headrace
 from headrace.api.app import create_app
 from headrace.api.services import Services
 from headrace.cli import main
-from headrace.cli.rooms import POSTGRES_ROOMS
+from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
 from headrace.model import event
-from headrace.pipeline.vitals import Monitor
+from headrace.pipeline.monitor import PipelineMonitor
 from headrace.postgres import migrate as postgres
 from headrace.settings import CONFIG_ENV, FILE_NAME, SETTINGS
-from headrace.snapshot import queues as snapshot_queues
+from headrace.snapshot import queue_families as snapshot_queues
 from headrace.spool import journal, meta, record, segment
 from headrace.warehouse import migrate as warehouse
 from tests.contract import extract
@@ -132,7 +132,7 @@ def list_settings() -> Iterator[str]:
     for each in SETTINGS.values():
         literals = sorted(set(re.findall(r"`[^`]+`|\d[\w.%]*", each.kind.allowed)))
         accepted = [sample for sample in SAMPLES if _accepts(each.kind.parse, sample)]
-        yield f"{each.key} {each.env} default {each.show(each.default)!r}"
+        yield f"{each.key} {each.env} default {each.format(each.default)!r}"
         yield f"{each.key} accepts {json.dumps(accepted)}, names {' '.join(literals)}".removesuffix(", names ")
 
 
@@ -199,14 +199,14 @@ def list_command_json() -> Iterator[str]:
 
 
 def list_metrics() -> Iterator[str]:
-    per_queue = {each.name for each in snapshot_queues.PER_QUEUE}
+    per_queue = {each.name for each in snapshot_queues.QUEUE_FAMILIES}
     for name, kind, labels in map(_read_declared_metric, _list_module_values()):
         if name:
             yield _format_metric(name, kind, (*(snapshot_queues.TENANT if name in per_queue else ()), *labels))
     for file in sorted(Path(headrace.__file__).parent.rglob("presets/*.toml")):
         for family in tomllib.loads(file.read_text("utf-8"))["family"]:
             yield _format_metric(family["name"], family.get("type", "gauge"), family.get("labels", []))
-    yield from _list_registered(Monitor().registry)
+    yield from _list_registered(PipelineMonitor().registry)
     yield from _list_registered(_find_registry(make_application().state.instruments))
 
 
@@ -278,12 +278,12 @@ def list_events() -> Iterator[str]:
     yield f"layout field {event.FIELD!r} separator {event.SEPARATOR!r} in lists {event.LIST_SEPARATOR!r}"
     yield f"other {event.RESYNC}"
     yield f"other {event.TICK}"
-    yield from (f"packed {line}" for line in event.lua_pack().splitlines())
+    yield from (f"packed {line}" for line in event.generate_event_lua().splitlines())
 
 
 def list_spool() -> Iterator[str]:
     """Yield encoded records with fixed values, layouts, versions and file names of a spool."""
-    pairs, part = {"table": "t"}, record.Part(1, 2, 3)
+    pairs, part = {"table": "t"}, record.RecordPart(1, 2, 3)
     extras = record.pack_extras("token", pairs, {"mark": "1"}, part)
     for name, data in {
         "record": record.encode(7, 8, b"payload" * 20, 9, 10, 11, extras, record.PART),
@@ -316,11 +316,11 @@ def _find_spool_names() -> set[str]:
 
 
 def list_migrations() -> Iterator[str]:
-    for each in postgres.migrations(POSTGRES_ROOMS):
+    for each in postgres.list_migrations(POSTGRES_SCHEMAS):
         yield f"postgres {each.name} {each.checksum}"
-    for each in warehouse.migrations():
+    for each in warehouse.load_migrations():
         yield f"clickhouse {each.name} {each.checksum}"
-    for name, statement in (("postgres", postgres.APPLIED), ("clickhouse", warehouse.APPLIED)):
+    for name, statement in (("postgres", postgres.CREATE_TABLE), ("clickhouse", warehouse.APPLIED)):
         yield f"{name} table of migrations {hashlib.sha256(statement.encode()).hexdigest()}"
 
 

@@ -21,27 +21,36 @@ from fastapi import APIRouter, FastAPI
 from fastapi.routing import iter_route_contexts
 from fastapi.testclient import TestClient
 
-from headrace.api import keys, readiness, sessions
-from headrace.api.app import ANYBODY, create_app
+from headrace.api import api_keys as keys
+from headrace.api import readiness, sessions
+from headrace.api.api_keys import (
+    KeyRing,
+    KeySnapshot,
+    compute_digest,
+    generate_key,
+    list_keys,
+    parse_key_id,
+    revoke_key,
+)
+from headrace.api.app import PUBLIC_ROUTES, create_app
 from headrace.api.audit import Auditor
-from headrace.api.auth import AdminTenant, Level, OperateTenant, ReadTenant, Scope
-from headrace.api.keys import Copy, KeyRing, digest, id_of, list_keys, new_text, revoke_key
+from headrace.api.auth import AccessLevel, AdminTenant, KeyScope, OperateTenant, ReadTenant
+from headrace.api.housekeeping import ApiHousekeeping
 from headrace.api.problems import Problem
-from headrace.api.rate import Buckets
+from headrace.api.rate_limit import RequestRateLimiter
 from headrace.api.services import FAILURES_BURST, FAILURES_PER_S, Services
-from headrace.api.upkeep import Upkeep
 from headrace.cli import main
 from headrace.cli.local_key import ensure_local_key, read_local_key
 from headrace.errors import EmbeddedError, QueueClosed
-from headrace.postgres.connect import connect, connection
+from headrace.postgres.connect import connect, transaction
 from headrace.postgres.migrate import migrate
-from headrace.postgres.probe import server_version as postgres_version
+from headrace.postgres.probe import read_server_version as postgres_version
 from headrace.settings import ApiSettings
 from headrace.valkey import probe as valkey_probe
 from headrace.valkey.connect import Valkey
 from headrace.valkey.connect import connect as connect_valkey
 from tests.access import client, client_with_key, local_client, make_key
-from tests.conftest import POSTGRES_ROOMS, READY_S, QuickPostgres, wait_until
+from tests.conftest import POSTGRES_SCHEMAS, READY_S, QuickPostgres, wait_until
 from tests.ports import reserved_port
 
 NOBODY = "http://127.0.0.1:1"
@@ -63,7 +72,7 @@ def own_postgres(tmp_path: Path) -> Iterator[QuickPostgres]:
         server = QuickPostgres(tmp_path / "postgres", tmp_path / "log", port)
         server.start()
         server.wait_ready(READY_S)
-        migrate(server.url, POSTGRES_ROOMS)
+        migrate(server.url, POSTGRES_SCHEMAS)
         yield server
         server.stop()
 
@@ -102,14 +111,14 @@ def test_every_route_needs_a_key_but_a_few(services: Services) -> None:
     """Request every route without a key: a route without authentication would not answer 401."""
     app, api = create_app(services), client(services)
     for method, path in all_routes(app):
-        if (method, path) not in ANYBODY:
+        if (method, path) not in PUBLIC_ROUTES:
             answer = api.request(method, re.sub(r"\{.*?\}", "x", path))
             assert (method, path, answer.status_code) == (method, path, 401)
             assert answer.headers["www-authenticate"].startswith("Bearer ")
 
 
 def test_the_list_of_open_routes_names_only_what_exists(services: Services) -> None:
-    assert not ANYBODY - set(all_routes(create_app(services)))
+    assert not PUBLIC_ROUTES - set(all_routes(create_app(services)))
 
 
 def test_a_router_is_guarded_whether_its_routes_say_so_or_not(
@@ -121,7 +130,7 @@ def test_a_router_is_guarded_whether_its_routes_say_so_or_not(
     def forgot() -> str:  # pyright: ignore[reportUnusedFunction]
         return "secret"
 
-    monkeypatch.setattr("headrace.api.app.GUARDED", [careless])
+    monkeypatch.setattr("headrace.api.app.AUTHENTICATED_ROUTERS", [careless])
     assert is_problem(client(services).get("/api/v1/careless"), 401)
     assert client_with_key(services).get("/api/v1/careless").json() == "secret"
 
@@ -134,7 +143,7 @@ def test_a_router_is_guarded_whether_its_routes_say_so_or_not(
     [
         bearer("hr_"),
         bearer("x" * 5000),
-        bearer(new_text()),
+        bearer(generate_key()),
         {"Authorization": "Basic aHI6aHI="},
         {"Authorization": "Bearer"},
         {"Authorization": ""},
@@ -156,9 +165,9 @@ def test_the_right_id_with_another_secret_is_refused(services: Services) -> None
 
 
 def test_who_am_i(services: Services) -> None:
-    text = make_key(services.postgres_url, Scope("acme", "shop"), Level.OPERATE, "ci")
+    text = make_key(services.postgres_url, KeyScope("acme", "shop"), AccessLevel.OPERATE, "ci")
     assert client(services, text).get("/api/v1/session").json() == {
-        "key_id": id_of(text),
+        "key_id": parse_key_id(text),
         "name": "ci",
         "level": "operate",
         "scope": {"org": "acme", "project": "shop", "env": None},
@@ -172,24 +181,24 @@ def test_a_new_key_is_let_in_at_once_and_a_revoked_one_no_more(services: Service
         text = make_key(services.postgres_url)
         wait_until(lambda: asked(api, bearer(text)) == 200, "it is known")
         with connect(services.postgres_url) as conn:
-            assert revoke_key(conn, id_of(text) or "")
-            assert revoke_key(conn, id_of(text) or "") is None
+            assert revoke_key(conn, parse_key_id(text) or "")
+            assert revoke_key(conn, parse_key_id(text) or "") is None
         wait_until(lambda: asked(api, bearer(text)) == 401, "it is out")
 
 
 def test_a_key_made_just_after_a_read_is_let_in(services: Services) -> None:
     api = client(services)
     for _ in range(5):
-        services.keys.refresh()
+        services.key_ring.refresh()
         assert asked(api, bearer(make_key(services.postgres_url))) == 200
 
 
 class CountedReads(KeyRing):
     n = 0
 
-    def _read_copy(self) -> Copy:
+    def _read_copy(self) -> KeySnapshot:
         self.n += 1
-        return super()._read_copy()
+        return super()._read_snapshot()
 
 
 def test_requests_with_unknown_keys_share_a_read(services: Services) -> None:
@@ -198,7 +207,7 @@ def test_requests_with_unknown_keys_share_a_read(services: Services) -> None:
     for _ in range(3):
         ring.refresh_if_older(arrived)
     assert ring.n == 1
-    assert 0.0 <= ring.wait_before_read_s() <= keys.LOOK_AGAIN_S
+    assert 0.0 <= ring.wait_before_read_s() <= keys.MIN_REFRESH_INTERVAL_S
     ring.refresh_if_older(time.monotonic())
     assert ring.n == 2
 
@@ -224,13 +233,13 @@ def test_the_secret_is_not_in_the_database(services: Services) -> None:
     with connect(services.postgres_url) as conn:
         [row] = conn.execute("SELECT k::text, hash FROM api_keys k").fetchall()
     assert text.split("_")[2] not in str(row[0])
-    assert bytes(row[1]) == digest(text)
+    assert bytes(row[1]) == compute_digest(text)
 
 
 def test_use_is_noted(services: Services) -> None:
     api = client_with_key(services)
     assert api.get("/api/v1/session").status_code == 200
-    Upkeep(services).note_used()
+    ApiHousekeeping(services).flush_used()
     with connect(services.postgres_url) as conn:
         [key] = list_keys(conn)
     assert key.last_used_at is not None
@@ -243,9 +252,9 @@ def test_postgres_may_go_and_those_who_are_known_stay(own_postgres: QuickPostgre
         cookie = api.post("/api/v1/session", json={"key": text}).cookies
         assert cookie
         own_postgres.stop()
-        to.keys.refresh()
+        to.key_ring.refresh()
         assert api.get("/api/v1/session").status_code == 200
-        assert is_problem(api.get("/api/v1/session", headers=bearer(new_text())), 401)
+        assert is_problem(api.get("/api/v1/session", headers=bearer(generate_key())), 401)
         assert is_problem(api.get("/api/v1/audit"), 503)
         fresh = client(replace(to), text)
         answer = fresh.get("/api/v1/session")
@@ -299,7 +308,7 @@ def extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Routes that use every dependency."""
     from headrace.api import app
 
-    monkeypatch.setattr(app, "GUARDED", [*app.GUARDED, tenants()])
+    monkeypatch.setattr(app, "AUTHENTICATED_ROUTERS", [*app.AUTHENTICATED_ROUTERS, tenants()])
 
 
 PROD = {"org": "acme", "project": "shop", "env": "prod"}
@@ -308,16 +317,16 @@ PROD = {"org": "acme", "project": "shop", "env": "prod"}
 def test_wrong_keys_do_not_wait_behind_a_silent_postgres(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each would hold a thread for as long, and there are few of them."""
     monkeypatch.setattr("headrace.api.services.STATEMENT_TIMEOUT_S", 60.0)
-    monkeypatch.setattr(keys, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(keys, "REFRESH_WAIT_S", 0.05)
     api = client_with_key(services)
     with connect(services.postgres_url) as conn, conn.transaction():
         conn.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         conn.execute("LOCK TABLE api_keys IN ACCESS EXCLUSIVE MODE")
-        reading = Thread(target=services.keys.refresh)
+        reading = Thread(target=services.key_ring.refresh)
         reading.start()
         waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'api_keys'::regclass AND NOT granted"
         wait_until(lambda: conn.execute(waiting).fetchone() == (1,), "the keys are being read")
-        assert asked(api, bearer(new_text())) == 401
+        assert asked(api, bearer(generate_key())) == 401
         assert asked(api) == 200
         assert reading.is_alive()
     reading.join(60)
@@ -325,10 +334,10 @@ def test_wrong_keys_do_not_wait_behind_a_silent_postgres(services: Services, mon
 
 @pytest.mark.usefixtures("extra")
 def test_a_scope_fills_in_what_the_url_leaves_out(services: Services) -> None:
-    one = client_with_key(services, Scope("acme", "shop", "prod"), Level.READ)
+    one = client_with_key(services, KeyScope("acme", "shop", "prod"), AccessLevel.READ)
     assert one.get("/read").json() == ["acme", "shop", "prod"]
     assert one.get("/read", params=PROD).json() == ["acme", "shop", "prod"]
-    org = client_with_key(services, Scope("acme"), Level.READ)
+    org = client_with_key(services, KeyScope("acme"), AccessLevel.READ)
     assert org.get("/read", params={"project": "shop", "env": "prod"}).json() == ["acme", "shop", "prod"]
     missing = org.get("/read", params={"env": "prod"})
     assert is_problem(missing, 400)
@@ -338,11 +347,11 @@ def test_a_scope_fills_in_what_the_url_leaves_out(services: Services) -> None:
 
 @pytest.mark.usefixtures("extra")
 def test_anothers_tenant_is_not_there_and_ones_own_may_be_forbidden(services: Services) -> None:
-    reader = client_with_key(services, Scope("acme"), Level.READ)
+    reader = client_with_key(services, KeyScope("acme"), AccessLevel.READ)
     assert is_problem(reader.get("/read", params={**PROD, "org": "globex"}), 404)
     assert is_problem(reader.post("/operate", params={**PROD, "org": "globex"}), 404)
     assert is_problem(reader.post("/operate", params=PROD), 403)
-    operator = client_with_key(services, Scope("acme"), Level.OPERATE)
+    operator = client_with_key(services, KeyScope("acme"), AccessLevel.OPERATE)
     assert operator.post("/operate", params=PROD).status_code == 200
     assert is_problem(operator.post("/broken", params=PROD), 403)
 
@@ -373,7 +382,7 @@ def test_over_https_the_cookie_stays_there(services: Services) -> None:
 
 
 def test_a_wrong_key_signs_nobody_in(services: Services) -> None:
-    answer = client(services).post("/api/v1/session", json={"key": new_text()}, headers=HERE)
+    answer = client(services).post("/api/v1/session", json={"key": generate_key()}, headers=HERE)
     assert is_problem(answer, 401)
     assert "set-cookie" not in answer.headers
 
@@ -384,8 +393,8 @@ def test_revoking_the_key_ends_its_sessions(services: Services) -> None:
     api.post("/api/v1/session", json={"key": text})
     assert api.get("/api/v1/session").status_code == 200
     with connect(services.postgres_url) as conn:
-        revoke_key(conn, id_of(text) or "")
-    services.keys.refresh()
+        revoke_key(conn, parse_key_id(text) or "")
+    services.key_ring.refresh()
     assert is_problem(api.get("/api/v1/session"), 401)
 
 
@@ -423,7 +432,7 @@ def test_other_sites_cannot_use_a_session(services: Services) -> None:
 
 def link_for(services: Services, text: str, life_s: float = 3600) -> str:
     with connect(services.postgres_url) as conn:
-        return sessions.make_link(conn, id_of(text) or "", life_s)
+        return sessions.create_login_link(conn, parse_key_id(text) or "", life_s)
 
 
 def test_a_link_signs_in_once(services: Services) -> None:
@@ -447,27 +456,27 @@ def test_a_link_that_is_over_or_whose_key_is_revoked_signs_nobody_in(services: S
     assert api.get(f"/login/{link_for(services, text, life_s=-1)}").status_code == 404
     token = link_for(services, text)
     with connect(services.postgres_url) as conn:
-        revoke_key(conn, id_of(text) or "")
+        revoke_key(conn, parse_key_id(text) or "")
         assert token not in str(conn.execute("SELECT l::text FROM api_links l").fetchall())
     assert api.get(f"/login/{token}").status_code == 404
-    Upkeep(services).tidy()
+    ApiHousekeeping(services).purge_old_rows()
     with connect(services.postgres_url) as conn:
         assert conn.execute("SELECT count(*) FROM api_links").fetchone() == (0,)
 
 
 def test_the_key_of_this_machine_is_made_once(services: Services, tmp_path: Path) -> None:
     def ensure() -> str:
-        with connection(services.postgres) as conn:
-            return ensure_local_key(conn, tmp_path, alone=True)
+        with transaction(services.postgres) as conn:
+            return ensure_local_key(conn, tmp_path, exclusive=True)
 
     first = ensure()
     assert ensure() == first == read_local_key(tmp_path)
     assert stat.S_IMODE((tmp_path / "api.key").stat().st_mode) == 0o600
     (tmp_path / "api.key").unlink()
     second = ensure()
-    services.keys.refresh()
-    assert services.keys.find(first) is None
-    assert services.keys.find(second) is not None
+    services.key_ring.refresh()
+    assert services.key_ring.find(first) is None
+    assert services.key_ring.find(second) is not None
 
 
 # --- Limits ----------------------------------------------------------------------------------------
@@ -476,7 +485,7 @@ def test_the_key_of_this_machine_is_made_once(services: Services, tmp_path: Path
 def test_a_key_that_asks_too_often_waits(services: Services) -> None:
     now = [0.0]
     to = with_settings(services, rate=0.1, burst=3)
-    to.__dict__["rates"] = Buckets(0.1, 3, clock=lambda: now[0])
+    to.__dict__["request_limits"] = RequestRateLimiter(0.1, 3, clock=lambda: now[0])
     api = client_with_key(to)
     assert [api.get("/api/v1/session").status_code for _ in range(3)] == [200] * 3
     answer = api.get("/api/v1/session")
@@ -484,7 +493,7 @@ def test_a_key_that_asks_too_often_waits(services: Services) -> None:
     assert answer.headers["retry-after"] == "10"
     assert (answer.headers["ratelimit-limit"], answer.headers["ratelimit-remaining"]) == ("3", "0")
     other = make_key(to.postgres_url)
-    to.keys.refresh()
+    to.key_ring.refresh()
     assert client(to, other).get("/api/v1/session").headers["ratelimit-remaining"] == "2"
     now[0] += 10
     assert asked(api) == 200
@@ -492,15 +501,15 @@ def test_a_key_that_asks_too_often_waits(services: Services) -> None:
 
 
 def test_an_address_that_sends_wrong_keys_waits_and_right_ones_still_pass(services: Services) -> None:
-    services.__dict__["failures"] = Buckets(FAILURES_PER_S, FAILURES_BURST, clock=lambda: 0.0)
+    services.__dict__["failed_key_limits"] = RequestRateLimiter(FAILURES_PER_S, FAILURES_BURST, clock=lambda: 0.0)
     api = client(services)
     right = make_key(services.postgres_url)
-    statuses = [api.post("/api/v1/session", json={"key": new_text()}).status_code for _ in range(FAILURES_BURST)]
+    statuses = [api.post("/api/v1/session", json={"key": generate_key()}).status_code for _ in range(FAILURES_BURST)]
     assert set(statuses) == {401}
-    assert is_problem(api.post("/api/v1/session", json={"key": new_text()}), 429)
-    assert is_problem(api.get("/api/v1/session", headers=bearer(new_text())), 429)
+    assert is_problem(api.post("/api/v1/session", json={"key": generate_key()}), 429)
+    assert is_problem(api.get("/api/v1/session", headers=bearer(generate_key())), 429)
     assert is_problem(api.get("/login/guessed"), 429)
-    services.keys.refresh()
+    services.key_ring.refresh()
     assert api.get("/api/v1/session", headers=bearer(right)).status_code == 200
 
 
@@ -624,7 +633,7 @@ def test_what_is_done_is_written_down(services: Services) -> None:
     ]
     [done] = [entry for entry in entries if entry["action"] == "test.operate"]
     assert {key: done[key] for key in ("key_id", "key_name", *PROD, "queue", "address")} == {
-        **{"key_id": id_of(text), "key_name": "ann", "queue": "q", "address": "testclient"},
+        **{"key_id": parse_key_id(text), "key_name": "ann", "queue": "q", "address": "testclient"},
         **PROD,
     }
 
@@ -641,10 +650,10 @@ def test_the_log_is_read_page_by_page_and_by_admins(services: Services) -> None:
         page = api.get("/api/v1/audit", params=params).json()
         seen += page["entries"]
     assert [entry["env"] for entry in seen] == ["prod", "dev", "prod", "test", "prod"]
-    narrow = client_with_key(services, Scope("acme", "shop", "prod"), Level.ADMIN)
+    narrow = client_with_key(services, KeyScope("acme", "shop", "prod"), AccessLevel.ADMIN)
     assert [entry["env"] for entry in narrow.get("/api/v1/audit").json()["entries"]] == ["prod"] * 3
-    assert client_with_key(services, Scope("globex"), Level.ADMIN).get("/api/v1/audit").json()["entries"] == []
-    assert is_problem(client_with_key(services, Scope("acme"), Level.OPERATE).get("/api/v1/audit"), 403)
+    assert client_with_key(services, KeyScope("globex"), AccessLevel.ADMIN).get("/api/v1/audit").json()["entries"] == []
+    assert is_problem(client_with_key(services, KeyScope("acme"), AccessLevel.OPERATE).get("/api/v1/audit"), 403)
 
 
 @pytest.mark.usefixtures("extra")
@@ -666,7 +675,7 @@ def test_old_entries_are_forgotten(services: Services) -> None:
     api.post("/operate", params=PROD)
     with connect(services.postgres_url) as conn:
         conn.execute("UPDATE audit_log SET at = now() - interval '91 days' WHERE id = (SELECT min(id) FROM audit_log)")
-    Upkeep(services).tidy()
+    ApiHousekeeping(services).purge_old_rows()
     assert len(api.get("/api/v1/audit").json()["entries"]) == 1
 
 
@@ -684,7 +693,7 @@ def patient_connect(url: str, timeout_s: float) -> Valkey:
 def test_readiness_names_what_is_down_to_those_with_a_key(
     valkey_url: str, clickhouse_url: str, services: Services, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(readiness, "PROBE_TIMEOUT_S", 60.0)
     monkeypatch.setattr(readiness, "postgres_version", patient_postgres_version)
     monkeypatch.setattr(valkey_probe, "connect", patient_connect)
     text = make_key(services.postgres_url)
@@ -702,7 +711,7 @@ def test_readiness_names_what_is_down_to_those_with_a_key(
     told = {name: one["status"] for name, one in answer.json()["servers"].items()}
     assert told == {"valkey": "up", "postgres": "up", "clickhouse": "down"}
     assert client(partial).get("/readyz").json() == {"status": "not ready"}
-    assert client(partial, new_text()).get("/readyz").json() == {"status": "not ready"}
+    assert client(partial, generate_key()).get("/readyz").json() == {"status": "not ready"}
     whole.close()
 
 
@@ -734,7 +743,7 @@ def test_metrics_are_for_this_machine_unless_wanted(
     to = with_settings(services, host=host, metrics=wanted)
     assert client(to).get("/metrics").status_code == stranger
     assert local_client(to).get("/metrics").status_code == everybody
-    assert client_with_key(to, Scope("acme")).get("/metrics").status_code == tenant
+    assert client_with_key(to, KeyScope("acme")).get("/metrics").status_code == tenant
     assert client_with_key(to).get("/metrics").status_code == everybody
 
 
@@ -769,7 +778,7 @@ def test_keys_on_the_command_line(command: Any, services: Services) -> None:
     assert command("list")["keys"][0]["state"] == "revoked"
     assert "No active key" in command("revoke", made["id"], code=1)
     assert "No valid key" in command("link", "--key", made["id"], "--url", "http://x", code=1)
-    services.keys.refresh()
+    services.key_ring.refresh()
     assert is_problem(api.get("/api/v1/session"), 401)
     admin = client_with_key(services)
     actions = [(one["action"], one["key_name"]) for one in admin.get("/api/v1/audit").json()["entries"]]

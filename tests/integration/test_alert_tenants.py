@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from headrace.api.callers import Level, Scope
+from headrace.api.access import AccessLevel, KeyScope
 from headrace.api.routes import alerts as routes
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import connect
@@ -20,7 +20,7 @@ from tests.integration.test_tenants import ABSENT, REF, STRANGERS, all_routes
 from tests.operating import World, open_world, tenant
 
 PREFIX = "/api/v1/alerts"
-HERE = Scope(REF.org, REF.project, REF.env)
+HERE = KeyScope(REF.org, REF.project, REF.env)
 ENDS_AT = (datetime.now(UTC) + timedelta(days=1)).isoformat()
 RULE = {"name": "new", "metric": "BACKLOG", "threshold": 5}
 CHANNEL = {"name": "new", "type": "email", "to": ["a@localhost"]}
@@ -42,7 +42,7 @@ STATE = """
 @dataclass(frozen=True)
 class Ask:
     body: Any = None
-    level: Level = Level.READ
+    level: AccessLevel = AccessLevel.READ
     lets: int = 200
 
 
@@ -50,22 +50,22 @@ READ = Ask()
 ROUTES: dict[tuple[str, str], Ask] = {  # in an order in which all of them can succeed
     ("GET", "/rules"): READ,
     ("GET", "/rules/{id}"): READ,
-    ("POST", "/rules"): Ask(RULE, Level.OPERATE, 201),
-    ("PATCH", "/rules/{id}"): Ask({"threshold": 9}, Level.OPERATE),
+    ("POST", "/rules"): Ask(RULE, AccessLevel.OPERATE, 201),
+    ("PATCH", "/rules/{id}"): Ask({"threshold": 9}, AccessLevel.OPERATE),
     ("GET", "/channels"): READ,
     ("GET", "/channels/{id}"): READ,
-    ("POST", "/channels"): Ask(CHANNEL, Level.ADMIN, 201),
-    ("PATCH", "/channels/{id}"): Ask({"enabled": True}, Level.ADMIN),
-    ("POST", "/channels/{id}/test"): Ask(None, Level.OPERATE),
+    ("POST", "/channels"): Ask(CHANNEL, AccessLevel.ADMIN, 201),
+    ("PATCH", "/channels/{id}"): Ask({"enabled": True}, AccessLevel.ADMIN),
+    ("POST", "/channels/{id}/test"): Ask(None, AccessLevel.OPERATE),
     ("GET", "/silences"): READ,
-    ("POST", "/silences"): Ask({"ends_at": ENDS_AT}, Level.OPERATE, 201),
+    ("POST", "/silences"): Ask({"ends_at": ENDS_AT}, AccessLevel.OPERATE, 201),
     ("GET", "/incidents"): READ,
     ("GET", "/incidents/{id}"): READ,
-    ("POST", "/incidents/{id}/acknowledge"): Ask(None, Level.OPERATE),
-    ("POST", "/incidents/{id}/resolve"): Ask(None, Level.OPERATE),
-    ("DELETE", "/silences/{id}"): Ask(None, Level.OPERATE, 204),
-    ("DELETE", "/channels/{id}"): Ask(None, Level.ADMIN, 204),
-    ("DELETE", "/rules/{id}"): Ask(None, Level.OPERATE, 204),
+    ("POST", "/incidents/{id}/acknowledge"): Ask(None, AccessLevel.OPERATE),
+    ("POST", "/incidents/{id}/resolve"): Ask(None, AccessLevel.OPERATE),
+    ("DELETE", "/silences/{id}"): Ask(None, AccessLevel.OPERATE, 204),
+    ("DELETE", "/channels/{id}"): Ask(None, AccessLevel.ADMIN, 204),
+    ("DELETE", "/rules/{id}"): Ask(None, AccessLevel.OPERATE, 204),
 }
 
 
@@ -125,7 +125,7 @@ def test_every_route_is_asked(world: World) -> None:
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_strangers_cannot_tell_what_exists_from_what_does_not(world: World, ids: dict[str, str], stranger: str) -> None:
     nowhere = dict.fromkeys(ids, "nope")
-    for level in Level:
+    for level in AccessLevel:
         api = world.with_key(STRANGERS[stranger], level)
         before = everything(world)
         for route in ROUTES:
@@ -140,7 +140,7 @@ def test_strangers_cannot_tell_what_exists_from_what_does_not(world: World, ids:
 
 
 def test_a_level_too_low_changes_nothing(world: World, ids: dict[str, str]) -> None:
-    for level in (Level.READ, Level.OPERATE):
+    for level in (AccessLevel.READ, AccessLevel.OPERATE):
         api = world.with_key(HERE, level)
         before = everything(world)
         for route, asked in ROUTES.items():
@@ -153,7 +153,7 @@ def test_a_level_too_low_changes_nothing(world: World, ids: dict[str, str]) -> N
 
 def test_those_who_may_are_let(world: World, ids: dict[str, str]) -> None:
     """Guards the tests above, which would pass if every request were refused."""
-    keys = {level: world.with_key(HERE, level) for level in Level}
+    keys = {level: world.with_key(HERE, level) for level in AccessLevel}
     for route, asked in ROUTES.items():
         answer = ask(keys[asked.level], route, {}, ids)
         assert answer.status_code == asked.lets, (route, answer.text)

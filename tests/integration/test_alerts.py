@@ -11,19 +11,20 @@ from typing import Any
 
 import pytest
 
-from headrace.alerts import journal, outbox, records
+from headrace.alerts import outbox, records
+from headrace.alerts import state_store as journal
 from headrace.alerts.lease import EvaluatorFenced
-from headrace.alerts.manual import add_test_message, resolve_incident
-from headrace.alerts.messages import Message
+from headrace.alerts.messages import AlertMessage
+from headrace.alerts.operator_actions import add_test_message, resolve_incident
 from headrace.alerts.outbox import Outbox
 from headrace.alerts.records import Silence
 from headrace.alerts.rules import InvalidRule, Rule
 from headrace.alerts.senders import send
 from headrace.model.names import QueueRef
-from headrace.postgres.connect import Pool, connection, open_pool
+from headrace.postgres.connect import Pool, open_pool, transaction
 from headrace.warehouse.connect import Client
 from headrace.webhook.guard import PUBLIC_ONLY
-from headrace.webhook.post import NotTaken, Rejected
+from headrace.webhook.post import DeliveryFailed, DeliveryRejected
 from tests.alerting import (
     ANSWER_S,
     ENV,
@@ -76,10 +77,10 @@ def hook(alerting: Alerting, receiver: Receiver) -> str:
 def at(alerting: Alerting, history: History, minutes: float) -> list[str]:
     """Evaluate at this time with complete history, and return the transitions sent to channels, in order."""
     now_ms = NOW + int(minutes * MINUTE)
-    history.final_up_to(now_ms)
+    history.set_watermark(now_ms)
     before = alerting.count("SELECT count(*) FROM alert_outbox")
-    alerting.round(now_ms)
-    with connection(alerting.pool) as conn:
+    alerting.evaluate_once(now_ms)
+    with transaction(alerting.pool) as conn:
         rows = conn.execute("SELECT message->>'kind' FROM alert_outbox ORDER BY seq OFFSET %s", [before]).fetchall()
     return [str(row[0]) for row in rows]
 
@@ -91,16 +92,16 @@ def test_a_backlog_fires_is_told_and_resolves_when_the_window_is_clean(
     alerting: Alerting, history: History, receiver: Receiver, hook: str
 ) -> None:
     alerting.add_rule(metric="BACKLOG", threshold=100, channels=[hook], queue=REF.queue)
-    history.waiting(NOW + 1000, 101)
+    history.add_depth(NOW + 1000, 101)
     assert at(alerting, history, 0) == []
     assert at(alerting, history, 1) == ["firing"]
-    history.waiting(NOW + MINUTE + 1000, 0)
+    history.add_depth(NOW + MINUTE + 1000, 0)
     assert at(alerting, history, 2) == []
     assert at(alerting, history, 6) == []  # the window of five minutes begins as the queue was: at 101
     assert at(alerting, history, 6.5) == ["resolved"]
     alerting.send_all()
     assert receiver.kinds == ["firing", "resolved"]
-    [fired], [over] = receiver.told("firing"), receiver.told("resolved")
+    [fired], [over] = receiver.list_transitions("firing"), receiver.list_transitions("resolved")
     assert (fired["queue"], fired["value"], fired["incident"]) == (REF.queue, 101, over["incident"])
     assert all(each.is_signed_with("0123456789abcdef") for each in receiver.received)
     assert [each.headers["x-headrace-delivery"] for each in receiver.received] == [
@@ -108,18 +109,18 @@ def test_a_backlog_fires_is_told_and_resolves_when_the_window_is_clean(
     ]
     [incident] = alerting.incidents()
     assert (incident.state, incident.queue, incident.value) == ("resolved", REF.queue, 101)
-    with connection(alerting.pool) as conn:
-        kinds = [each["kind"] for each in records.incident_transitions(conn, incident.id)]
+    with transaction(alerting.pool) as conn:
+        kinds = [each["kind"] for each in records.list_transitions(conn, incident.id)]
     assert kinds == ["firing", "resolved"]
 
 
 def test_it_does_not_fire_again_within_the_cooldown(alerting: Alerting, history: History, hook: str) -> None:
     alerting.add_rule(metric="BACKLOG", threshold=100, window_s=60, cooldown_s=900, channels=[hook])
-    history.waiting(NOW + 1000, 500)
+    history.add_depth(NOW + 1000, 500)
     assert at(alerting, history, 1) == ["firing"]
-    history.waiting(NOW + MINUTE, 0)
+    history.add_depth(NOW + MINUTE, 0)
     assert at(alerting, history, 3) == ["resolved"]
-    history.waiting(NOW + 4 * MINUTE, 500)
+    history.add_depth(NOW + 4 * MINUTE, 500)
     assert at(alerting, history, 5) == []
     assert at(alerting, history, 15.5) == []
     assert at(alerting, history, 16) == ["firing"]
@@ -129,9 +130,9 @@ def test_it_does_not_fire_again_within_the_cooldown(alerting: Alerting, history:
 def test_an_idle_stuck_queue_fires_by_what_it_was_left_with(alerting: Alerting, history: History, hook: str) -> None:
     """No events for six hours; only the last state of the queue shows the backlog."""
     stuck, drained = REF, replace(REF, queue="drained")
-    history.waiting(NOW - 360 * MINUTE, 500, stuck)
-    history.waiting(NOW - 360 * MINUTE, 500, drained)
-    history.waiting(NOW - 359 * MINUTE, 0, drained)
+    history.add_depth(NOW - 360 * MINUTE, 500, stuck)
+    history.add_depth(NOW - 360 * MINUTE, 500, drained)
+    history.add_depth(NOW - 359 * MINUTE, 0, drained)
     deep = alerting.add_rule(metric="BACKLOG", threshold=100, channels=[hook])
     old = alerting.add_rule(metric="OLDEST_AGE", threshold=5 * 3600_000, channels=[hook])
     at(alerting, history, 0)
@@ -142,8 +143,8 @@ def test_an_idle_stuck_queue_fires_by_what_it_was_left_with(alerting: Alerting, 
 def test_what_was_left_is_found_although_the_queue_went_on(alerting: Alerting, history: History) -> None:
     """Its last state is of now, so only the tiers know how the window began."""
     rule = alerting.add_rule(metric="BACKLOG", threshold=100, window_s=60)
-    history.waiting(NOW - 300 * MINUTE, 500)
-    history.waiting(NOW - 5000, 1)
+    history.add_depth(NOW - 300 * MINUTE, 500)
+    history.add_depth(NOW - 5000, 1)
     at(alerting, history, 0)
     assert alerting.phases() == {(rule.id, REF.queue): "firing"}
     at(alerting, history, 2)
@@ -175,9 +176,9 @@ def test_waits_and_failures(alerting: Alerting, history: History) -> None:
 
 def test_less_than_means_always_below(alerting: Alerting, history: History) -> None:
     rule = alerting.add_rule(metric="BACKLOG", operator="LESS_THAN", threshold=10, window_s=60)
-    history.waiting(NOW, 9)
-    history.waiting(NOW + 30_000, 10)
-    history.waiting(NOW + 31_000, 9)
+    history.add_depth(NOW, 9)
+    history.add_depth(NOW + 30_000, 10)
+    history.add_depth(NOW + 31_000, 9)
     at(alerting, history, 1)
     assert alerting.phases() == {}
     at(alerting, history, 2)
@@ -205,10 +206,10 @@ def test_generations_that_a_backfill_replaced_are_not_read(
 
 def test_no_data_is_the_watermark_that_stands_still(alerting: Alerting, history: History, hook: str) -> None:
     alerting.add_rule(metric="NO_DATA", window_s=300, channels=[hook])
-    history.final_up_to(NOW)
-    alerting.round(NOW + 5 * MINUTE)
+    history.set_watermark(NOW)
+    alerting.evaluate_once(NOW + 5 * MINUTE)
     assert alerting.incidents() == []
-    alerting.round(NOW + 5 * MINUTE + 1000)
+    alerting.evaluate_once(NOW + 5 * MINUTE + 1000)
     [incident] = alerting.incidents()
     assert (incident.queue, incident.value) == ("", 301)
     assert at(alerting, history, 10) == []
@@ -231,10 +232,10 @@ def test_all_queues_have_incidents_of_their_own_and_one_message(
     [message] = receiver.received
     assert message.document["title"] == "[warning] deep: 13 queues"
     assert sorted(each["queue"] for each in message.document["transitions"]) == sorted(names)
-    history.waiting(NOW + MINUTE, 0, refs[0])
+    history.add_depth(NOW + MINUTE, 0, refs[0])
     assert at(alerting, history, 3) == ["resolved"]
     alerting.send_all()
-    assert [each["queue"] for each in receiver.told("resolved")] == ["q0"]
+    assert [each["queue"] for each in receiver.list_transitions("resolved")] == ["q0"]
 
 
 # --- What is not known -----------------------------------------------------------------------------
@@ -242,11 +243,11 @@ def test_all_queues_have_incidents_of_their_own_and_one_message(
 
 def test_history_that_is_behind_changes_nothing(alerting: Alerting, history: History, hook: str) -> None:
     rule = alerting.add_rule(metric="BACKLOG", threshold=100, window_s=60, channels=[hook])
-    history.waiting(NOW, 500)
+    history.add_depth(NOW, 500)
     assert at(alerting, history, 1) == ["firing"]
-    history.waiting(NOW + MINUTE, 0)
+    history.add_depth(NOW + MINUTE, 0)
     for minute in (4, 5, 60):  # the watermark stays at 1: what is after it is there, but not all of it
-        done = alerting.round(NOW + minute * MINUTE)
+        done = alerting.evaluate_once(NOW + minute * MINUTE)
         assert done.unknown == 1
         assert alerting.phases()[rule.id, REF.queue] == "firing"
     assert at(alerting, history, 61) == ["resolved"]
@@ -254,12 +255,12 @@ def test_history_that_is_behind_changes_nothing(alerting: Alerting, history: His
 
 def test_only_final_buckets_are_judged(alerting: Alerting, history: History) -> None:
     alerting.add_rule(metric="BACKLOG", threshold=100, window_s=60)
-    history.waiting(NOW + 31_000, 500)
-    history.final_up_to(NOW + 30_000)
-    alerting.round(NOW + MINUTE)
+    history.add_depth(NOW + 31_000, 500)
+    history.set_watermark(NOW + 30_000)
+    alerting.evaluate_once(NOW + MINUTE)
     assert alerting.phases() == {}
-    history.final_up_to(NOW + 35_000)
-    alerting.round(NOW + MINUTE)
+    history.set_watermark(NOW + 35_000)
+    alerting.evaluate_once(NOW + MINUTE)
     assert list(alerting.phases().values()) == ["firing"]
 
 
@@ -271,16 +272,16 @@ def test_without_clickhouse_states_are_kept_and_one_meta_alert_is_told(
     alerting.evaluator._connect = lambda: _connected(where["url"], str(warehouse.database))  # pyright: ignore[reportPrivateUsage]
     hook = alerting.add_channel({"type": "webhook", "url": receiver.url, "health": True}).id
     rule = alerting.add_rule(metric="BACKLOG", threshold=100, window_s=60, channels=[hook])
-    history.waiting(NOW, 500)
+    history.add_depth(NOW, 500)
     assert at(alerting, history, 1) == ["firing"]
     where["url"] = "http://127.0.0.1:1"
     alerting.evaluator._client = None  # pyright: ignore[reportPrivateUsage]
     for minute in (2, 3, 4, 30):
-        done = alerting.round(NOW + minute * MINUTE)
+        done = alerting.evaluate_once(NOW + minute * MINUTE)
         assert (done.unknown, len(done.failures)) == (1, 1)
     assert alerting.phases()[rule.id, REF.queue] == "firing"
     where["url"] = clickhouse_url
-    history.waiting(NOW + 30 * MINUTE, 0)
+    history.add_depth(NOW + 30 * MINUTE, 0)
     at(alerting, history, 33)
     alerting.send_all()
     told = [(each.document["kind"], each.document["rule"]["metric"]) for each in receiver.received]
@@ -303,10 +304,10 @@ def test_a_pipeline_that_stopped_and_one_that_lost_events_are_told(
     alerting: Alerting, history: History, receiver: Receiver
 ) -> None:
     alerting.add_channel({"type": "webhook", "url": receiver.url, "health": True})
-    history.final_up_to(NOW, lost=3)
-    alerting.round(NOW)
-    alerting.round(NOW + 3 * MINUTE)
-    alerting.round(NOW + 5 * MINUTE)
+    history.set_watermark(NOW, lost=3)
+    alerting.evaluate_once(NOW)
+    alerting.evaluate_once(NOW + 3 * MINUTE)
+    alerting.evaluate_once(NOW + 5 * MINUTE)
     alerting.send_all()
     names = [each.document["rule"]["name"] for each in receiver.received]
     assert names == [
@@ -325,9 +326,9 @@ def test_the_incidents_of_a_rule_that_is_removed_or_switched_off_end(
 ) -> None:
     gone = alerting.add_rule(metric="BACKLOG", threshold=100, channels=[hook])
     off = alerting.add_rule(metric="BACKLOG", threshold=101, channels=[hook])
-    history.waiting(NOW, 500)
+    history.add_depth(NOW, 500)
     at(alerting, history, 1)
-    with connection(alerting.pool) as conn:
+    with transaction(alerting.pool) as conn:
         records.remove_rule(conn, gone.id)
         records.put_rule(conn, replace(off, enabled=False))
     assert at(alerting, history, 2) == ["resolved", "resolved"]
@@ -342,9 +343,9 @@ def test_a_silence_holds_messages_back_until_it_ends(alerting: Alerting, history
     rule = alerting.add_rule(metric="BACKLOG", threshold=100, channels=[hook])
     start, end = (datetime.fromtimestamp((NOW + minutes * MINUTE) / 1000, UTC) for minutes in (0, 3))
     silence = Silence("s", ENV.org, ENV.project, ENV.env, rule.id, None, "known", "ann", start, end)
-    with connection(alerting.pool) as conn:
+    with transaction(alerting.pool) as conn:
         records.add_silence(conn, silence)
-    history.waiting(NOW, 500)
+    history.add_depth(NOW, 500)
     assert at(alerting, history, 1) == []
     assert [each.state for each in alerting.incidents()] == ["firing"]
     assert at(alerting, history, 2) == []
@@ -359,20 +360,20 @@ def test_a_silence_of_something_else_hides_nothing(
     alerting.add_rule(metric="BACKLOG", threshold=100, channels=[hook])
     start = datetime.fromtimestamp(NOW / 1000, UTC)
     silence = Silence("s", ENV.org, ENV.project, ENV.env, None, None, "", "ann", start, start + timedelta(days=1))
-    with connection(alerting.pool) as conn:
+    with transaction(alerting.pool) as conn:
         records.add_silence(conn, replace(silence, **change))
-    history.waiting(NOW, 500)
+    history.add_depth(NOW, 500)
     assert at(alerting, history, 1) == ["firing"]
 
 
 def test_a_person_ends_an_incident_that_does_not_end_by_itself(alerting: Alerting, history: History, hook: str) -> None:
     alerting.add_rule(metric="BACKLOG", threshold=100, window_s=60, channels=[hook], auto_resolve=False)
-    history.waiting(NOW, 500)
+    history.add_depth(NOW, 500)
     at(alerting, history, 1)
-    history.waiting(NOW + MINUTE, 0)
+    history.add_depth(NOW + MINUTE, 0)
     assert at(alerting, history, 10) == []
     [incident] = alerting.incidents()
-    with connection(alerting.pool) as conn:
+    with transaction(alerting.pool) as conn:
         assert records.acknowledge(conn, incident.id, "ann")
         assert not records.acknowledge(conn, incident.id, "bob")
         assert resolve_incident(conn, incident, "ann", NOW + 10 * MINUTE)
@@ -389,11 +390,11 @@ def test_rules_of_one_environment_cannot_use_channels_of_another(alerting: Alert
 
 
 def test_few_questions_for_many_rules(alerting: Alerting, history: History) -> None:
-    history.final_up_to(NOW)
+    history.set_watermark(NOW)
     for number in range(60):
         metric = ("BACKLOG", "LATENCY", "ERROR_RATE", "OLDEST_AGE")[number % 4]
         alerting.add_rule(metric=metric, threshold=0.5, window_s=60 * (1 + number * 5))
-    done = alerting.round(NOW)
+    done = alerting.evaluate_once(NOW)
     assert (done.rules, done.environments) == (60, 1)
     assert done.queries - 2 <= 4  # two are about the pipeline, whatever the environments
 
@@ -409,11 +410,11 @@ def other(pool: Pool, clickhouse_url: str, warehouse: Client) -> Iterator[Alerti
 
 
 def test_one_evaluates_and_the_other_stands_by(alerting: Alerting, other: Alerting) -> None:
-    assert alerting.lease.take()
-    assert not other.lease.take()
-    alerting.lease.leave()
-    assert other.lease.take()
-    assert not alerting.lease.take()
+    assert alerting.lease.acquire()
+    assert not other.lease.acquire()
+    alerting.lease.release()
+    assert other.lease.acquire()
+    assert not alerting.lease.acquire()
 
 
 def test_an_evaluator_that_was_overtaken_writes_nothing(
@@ -421,11 +422,11 @@ def test_an_evaluator_that_was_overtaken_writes_nothing(
 ) -> None:
     late = Alerting(pool, clickhouse_url, str(warehouse.database))
     alerting.add_rule(metric="BACKLOG", threshold=100, channels=[hook])
-    history.waiting(NOW, 500)
-    history.final_up_to(NOW + MINUTE)
-    assert late.lease.take()
-    late.lease_ends()
-    alerting.round(NOW + MINUTE)
+    history.add_depth(NOW, 500)
+    history.set_watermark(NOW + MINUTE)
+    assert late.lease.acquire()
+    late.expire_lease()
+    alerting.evaluate_once(NOW + MINUTE)
     with pytest.raises(EvaluatorFenced):
         late.evaluator.run_once(NOW + MINUTE)
     assert len(alerting.incidents()) == 1
@@ -437,20 +438,20 @@ def test_a_crash_after_deciding_leaves_nothing_and_the_next_round_decides_again(
     alerting: Alerting, other: Alerting, history: History, hook: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alerting.add_rule(metric="BACKLOG", threshold=100, channels=[hook])
-    history.waiting(NOW, 500)
-    history.final_up_to(NOW + MINUTE)
+    history.add_depth(NOW, 500)
+    history.set_watermark(NOW + MINUTE)
 
     def written_and_dead(*given: Any) -> None:
-        journal.write(*given)
+        journal.write_changes(*given)
         raise Crash
 
     with monkeypatch.context() as patched:
         patched.setattr("headrace.alerts.evaluator.write", written_and_dead)
         with pytest.raises(Crash):
-            alerting.round(NOW + MINUTE)
+            alerting.evaluate_once(NOW + MINUTE)
     assert (alerting.incidents(), alerting.phases()) == ([], {})
-    alerting.lease.leave()
-    other.round(NOW + MINUTE)
+    alerting.lease.release()
+    other.evaluate_once(NOW + MINUTE)
     assert len(other.incidents()) == 1
     assert other.count("SELECT count(*) FROM alert_outbox") == 1
 
@@ -459,7 +460,7 @@ def test_a_crash_after_the_commit_leaves_the_message_to_be_sent(
     alerting: Alerting, other: Alerting, history: History, receiver: Receiver, hook: str
 ) -> None:
     alerting.add_rule(metric="BACKLOG", threshold=100, channels=[hook])
-    history.waiting(NOW, 500)
+    history.add_depth(NOW, 500)
     at(alerting, history, 1)
     alerting.close()  # and never sends
     assert at(other, history, 2) == []
@@ -476,7 +477,7 @@ def test_a_crash_after_sending_sends_again_with_the_same_ids(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     alerting.add_rule(metric="BACKLOG", threshold=100, channels=[hook])
-    history.waiting(NOW, 500)
+    history.add_depth(NOW, 500)
     at(alerting, history, 1)
 
     def sent_and_dead(*given: Any) -> None:
@@ -499,7 +500,7 @@ def test_a_crash_after_sending_sends_again_with_the_same_ids(
 
 def fire(alerting: Alerting, history: History, *channels: str) -> None:
     alerting.add_rule(metric="BACKLOG", name="deep", threshold=100, channels=list(channels), severity="critical")
-    history.waiting(NOW, 500)
+    history.add_depth(NOW, 500)
     at(alerting, history, 1)
 
 
@@ -510,12 +511,12 @@ def test_a_channel_that_fails_keeps_its_order_and_delays_nobody(
         broken.answer = lambda received: 503 if len(broken.received) < 2 else 200
         bad = alerting.add_channel({"type": "webhook", "url": broken.url}).id
         fire(alerting, history, bad, hook)
-        history.waiting(NOW + MINUTE, 0)
+        history.add_depth(NOW + MINUTE, 0)
         at(alerting, history, 10)
         alerting.send()
         alerting.send()
         assert receiver.kinds == ["firing", "resolved"]
-        with connection(alerting.pool) as conn:
+        with transaction(alerting.pool) as conn:
             found = records.find_channel(conn, bad)
         assert found is not None
         assert (found.failures, found.last_error) == (1, "127.0.0.1 responded with status 503: ''")
@@ -538,7 +539,7 @@ def test_a_channel_that_hangs_delays_nobody(
         wait_until(lambda: receiver.received, "the other has its message")
         assert not slow.received
         go_on.set()
-        alerting.outbox.settle(60)
+        alerting.outbox.wait_idle(60)
         assert len(slow.received) == 5
 
 
@@ -547,10 +548,10 @@ def test_a_message_that_nobody_ever_takes_is_given_up_and_says_so(
 ) -> None:
     receiver.answer = lambda received: 410
     fire(alerting, history, hook)
-    with connection(alerting.pool) as conn:
+    with transaction(alerting.pool) as conn:
         conn.execute("UPDATE alert_outbox SET created_at = now() - interval '4 days'")
     alerting.send()
-    with connection(alerting.pool) as conn:
+    with transaction(alerting.pool) as conn:
         [row] = conn.execute("SELECT given_up_at IS NOT NULL, error FROM alert_outbox").fetchall()
     assert row == (True, "127.0.0.1 responded with status 410: ''")
 
@@ -567,7 +568,7 @@ def test_redirects_are_not_followed(alerting: Alerting, history: History, receiv
 
 
 def test_a_letter_arrives(alerting: Alerting) -> None:
-    message = Message("m-1", "test", _rule(), [])
+    message = AlertMessage("m-1", "test", _rule(), [])
     with mail_server() as mailbox:
         options = replace(LOCAL, smtp_url=mailbox.url, email_from="hr@example.org")
         send("email", {"to": ["ann@example.org", "bob@example.org"]}, message, options)
@@ -575,9 +576,9 @@ def test_a_letter_arrives(alerting: Alerting) -> None:
         for line in ("Message-ID: <m-1@headrace>", "To: ann@example.org, bob@example.org", "From: hr@example.org"):
             assert line in letter
         mailbox.refuses = True
-        with pytest.raises(NotTaken, match="451"):
+        with pytest.raises(DeliveryFailed, match="451"):
             send("email", {"to": ["ann@example.org"]}, message, options)
-    with pytest.raises(NotTaken, match=r"set alerts\.smtp_url"):
+    with pytest.raises(DeliveryFailed, match=r"set alerts\.smtp_url"):
         send("email", {"to": ["ann@example.org"]}, message, LOCAL)
 
 
@@ -588,16 +589,16 @@ def test_one_bad_recipient_blocks_nobody(alerting: Alerting, history: History) -
         alerting.outbox = Outbox(alerting.pool, replace(LOCAL, smtp_url=mailbox.url), SLOW)
         to = alerting.add_channel({"type": "email", "to": ["ann@example.org", "bob@example.org"]}).id
         fire(alerting, history, to)
-        history.waiting(NOW + MINUTE, 0)
+        history.add_depth(NOW + MINUTE, 0)
         at(alerting, history, 10)
         for _ in range(3):
             alerting.send_all()
             alerting.retry_now()
         assert ["[resolved]" in letter for letter in mailbox.letters] == [False, True]
-    with connection(alerting.pool) as conn:
+    with transaction(alerting.pool) as conn:
         found = records.find_channel(conn, to)
-        [incident] = records.list_incidents(conn, records.ANYWHERE)
-        deliveries = records.incident_deliveries(conn, incident.id)
+        [incident] = records.list_incidents(conn, records.ANY_ENVIRONMENT)
+        deliveries = records.list_deliveries(conn, incident.id)
     assert found is not None
     assert (found.failures, found.retry_at) == (0, None)
     assert [(each["kind"], each["attempts"], each["given_up_at"]) for each in deliveries] == [
@@ -624,18 +625,18 @@ def test_mail_that_every_recipient_refuses(alerting: Alerting, answers: dict[str
     with mail_server() as mailbox:
         mailbox.recipients.update(answers)
         options = replace(LOCAL, smtp_url=mailbox.url)
-        with pytest.raises(NotTaken) as caught:
-            send("email", {"to": list(answers)}, Message("m-1", "test", _rule(), []), options)
-        assert isinstance(caught.value, Rejected) == is_final
+        with pytest.raises(DeliveryFailed) as caught:
+            send("email", {"to": list(answers)}, AlertMessage("m-1", "test", _rule(), []), options)
+        assert isinstance(caught.value, DeliveryRejected) == is_final
         assert mailbox.letters == []
 
 
 @pytest.mark.parametrize(("status", "is_final"), [(400, True), (404, True), (410, True), (408, False), (429, False)])
 def test_statuses_that_repeating_cannot_change(receiver: Receiver, status: int, is_final: bool) -> None:
     receiver.answer = lambda received: status
-    with pytest.raises(NotTaken) as caught:
-        send("slack", {"url": receiver.url}, Message("m-1", "test", _rule(), []), LOCAL)
-    assert isinstance(caught.value, Rejected) == is_final
+    with pytest.raises(DeliveryFailed) as caught:
+        send("slack", {"url": receiver.url}, AlertMessage("m-1", "test", _rule(), []), LOCAL)
+    assert isinstance(caught.value, DeliveryRejected) == is_final
 
 
 def test_a_channel_that_rejects_messages_gives_each_up_and_is_reported(
@@ -646,7 +647,7 @@ def test_a_channel_that_rejects_messages_gives_each_up_and_is_reported(
         gone.answer = lambda received: 410
         bad = alerting.add_channel({"type": "webhook", "url": gone.url, "name": "pager"}).id
         fire(alerting, history, bad, hook)
-        history.waiting(NOW + MINUTE, 0)
+        history.add_depth(NOW + MINUTE, 0)
         at(alerting, history, 10)
         for _ in range(3):
             alerting.send_all()
@@ -663,7 +664,7 @@ def test_a_channel_that_rejects_messages_gives_each_up_and_is_reported(
         assert (failing.queue, failing.state) == ("acme / shop / prod / pager", "firing")
         assert "acme / shop / prod / pager" in caplog.text, "the log names it, though no channel receives it"
         gone.answer = lambda received: 200
-        with connection(alerting.pool) as conn:
+        with transaction(alerting.pool) as conn:
             channel = records.find_channel(conn, bad)
             assert channel is not None
             add_test_message(conn, channel)
@@ -674,7 +675,7 @@ def test_a_channel_that_rejects_messages_gives_each_up_and_is_reported(
 
 
 def test_slack_is_sent_text_and_blocks_that_cannot_be_made_up_by_names(receiver: Receiver) -> None:
-    message = Message("m-1", "test", replace(_rule(), env="<!channel> & co"), [])
+    message = AlertMessage("m-1", "test", replace(_rule(), env="<!channel> & co"), [])
     send("slack", {"url": f"{receiver.url}services/T0"}, message, LOCAL)
     [got] = receiver.received
     assert got.path == "/services/T0"
@@ -687,7 +688,7 @@ def test_slack_is_sent_text_and_blocks_that_cannot_be_made_up_by_names(receiver:
 def test_no_channel_reaches_a_private_address_unless_allowed(receiver: Receiver, kind: str) -> None:
     address = receiver.url.replace("http:", "json:") if kind == "apprise" else receiver.url
     config = {"url": address, "secret": "0123456789abcdef"}
-    message = Message("m-1", "test", _rule(), [])
+    message = AlertMessage("m-1", "test", _rule(), [])
     with pytest.raises(Exception, match=r"127\.0\.0\.1.*not a public address"):
         send(kind, config, message, replace(LOCAL, policy=PUBLIC_ONLY))
     assert receiver.received == []
@@ -698,8 +699,8 @@ def test_no_channel_reaches_a_private_address_unless_allowed(receiver: Receiver,
 @pytest.mark.timeout(LONG_S)
 def test_apprise_says_what_it_does_not_know() -> None:
     options = replace(LOCAL, channels=replace(LOCAL.channels, apprise_schemes=frozenset({"nosuchservice"})))
-    with pytest.raises(NotTaken, match="unknown Apprise URL"):
-        send("apprise", {"url": "nosuchservice://x"}, Message("m", "test", _rule(), []), options)
+    with pytest.raises(DeliveryFailed, match="unknown Apprise URL"):
+        send("apprise", {"url": "nosuchservice://x"}, AlertMessage("m", "test", _rule(), []), options)
 
 
 def _rule() -> Rule:

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from fastapi.testclient import TestClient
 
-from headrace.api.callers import EVERYTHING, Level, Scope
+from headrace.api.access import GLOBAL_SCOPE, AccessLevel, KeyScope
 from headrace.api.routes import alerts as routes
 from headrace.api.services import Services
 from headrace.cli.main import headrace
@@ -24,7 +24,7 @@ from tests.access import client_with_key
 from tests.alerting import ENV, Alerting, History, Receiver, http_receiver
 
 NOW = int(time.time()) // 60 * 60_000 - 120_000  # far enough back for what is done by hand to come later
-HERE = Scope("acme", "shop", "prod")
+HERE = KeyScope("acme", "shop", "prod")
 RULE: dict[str, Any] = {"name": "deep", "metric": "BACKLOG", "threshold": 100}
 PATH = "/api/v1/alerts"
 
@@ -152,7 +152,7 @@ def test_another_tenant_sees_nothing_and_a_reader_changes_nothing(api: TestClien
     channel = made(api.post(f"{PATH}/channels", json={"name": "c", "type": "email", "to": ["a@localhost"]}))
     ends_at = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     silence = made(api.post(f"{PATH}/silences", json={"ends_at": ends_at}))
-    other = client_with_key(services, Scope("evil", "shop", "prod"))
+    other = client_with_key(services, KeyScope("evil", "shop", "prod"))
     for path in (f"rules/{rule['id']}", f"channels/{channel['id']}"):
         assert other.get(f"{PATH}/{path}").status_code == 404
         assert other.patch(f"{PATH}/{path}", json={"name": "x"}).status_code == 404
@@ -162,10 +162,10 @@ def test_another_tenant_sees_nothing_and_a_reader_changes_nothing(api: TestClien
         assert other.get(f"{PATH}/{what}").json()[what] == []
         assert other.get(f"{PATH}/{what}", params={"org": "acme"}).json()[what] == []
     assert other.post(f"{PATH}/silences", json={"ends_at": ends_at, "rule_id": rule["id"]}).status_code == 404
-    reader = client_with_key(services, HERE, Level.READ)
+    reader = client_with_key(services, HERE, AccessLevel.READ)
     assert reader.get(f"{PATH}/rules/{rule['id']}").status_code == 200
     assert reader.delete(f"{PATH}/rules/{rule['id']}").status_code == 403
-    operator = client_with_key(services, HERE, Level.OPERATE)
+    operator = client_with_key(services, HERE, AccessLevel.OPERATE)
     assert (
         operator.post(f"{PATH}/channels", json={"name": "d", "type": "email", "to": ["a@localhost"]}).status_code == 403
     )
@@ -179,8 +179,8 @@ def test_incidents_are_listed_in_pages_acknowledged_and_resolved(
     alerting.add_rule(channels=[channel.id], **RULE)
     where = {"org": ENV.org, "project": ENV.project, "env": ENV.env, "at_ms": NOW}
     history.add_table([{**where, "queue": f"q{number}", "depth": 500} for number in range(3)])
-    history.final_up_to(NOW + 60_000)
-    alerting.round(NOW + 60_000)
+    history.set_watermark(NOW + 60_000)
+    alerting.evaluate_once(NOW + 60_000)
     first = api.get(f"{PATH}/incidents", params={"limit": 2}).json()
     rest = api.get(f"{PATH}/incidents", params={"limit": 2, "cursor": first["next"]}).json()
     assert sorted(each["queue"] for each in first["incidents"] + rest["incidents"]) == ["q0", "q1", "q2"]
@@ -196,17 +196,17 @@ def test_incidents_are_listed_in_pages_acknowledged_and_resolved(
     assert sent == [(channel.name, "firing", 0, None), (channel.name, "resolved", 0, None)]
     assert api.post(f"{path}/resolve").status_code == 409
     assert len(api.get(f"{PATH}/incidents", params={"state": "open"}).json()["incidents"]) == 2
-    other = client_with_key(services, Scope("evil", "shop", "prod"))
+    other = client_with_key(services, KeyScope("evil", "shop", "prod"))
     assert other.post(f"{path}/acknowledge").status_code == 404
 
 
 def test_health_is_seen_by_keys_that_reach_everything(
     api: TestClient, services: Services, alerting: Alerting, warehouse: Client
 ) -> None:
-    History(warehouse).final_up_to(NOW, lost=1)
-    alerting.round(NOW)
+    History(warehouse).set_watermark(NOW, lost=1)
+    alerting.evaluate_once(NOW)
     assert api.get(f"{PATH}/incidents").json()["incidents"] == []
-    [incident] = client_with_key(services, EVERYTHING).get(f"{PATH}/incidents").json()["incidents"]
+    [incident] = client_with_key(services, GLOBAL_SCOPE).get(f"{PATH}/incidents").json()["incidents"]
     assert (incident["rule_id"], incident["queue"], incident["condition"]) == ("health:loss", None, None)
 
 
@@ -240,7 +240,7 @@ def test_a_reason_may_hold_anything(api: TestClient) -> None:
 def test_few_channels_are_tested_at_once(api: TestClient, services: Services) -> None:
     mail = {"name": "ops", "type": "email", "to": ["ops@localhost"]}
     path = f"{PATH}/channels/{made(api.post(f'{PATH}/channels', json=mail))['id']}/test"
-    while services.channel_tests.take(ENV):
+    while services.channel_test_slots.acquire(ENV):
         pass
     refused = api.post(path)
     assert (refused.status_code, "Nothing was sent" in refused.json()["detail"]) == (429, True)
@@ -359,9 +359,9 @@ def test_silence_ack_and_test(shell: Shell, alerting: Alerting, warehouse: Clien
     assert "No rule 'x'" in shell.run("silence", "acme", "shop", "prod", "--for", "1h", "--rule", "x").stderr
     history = History(warehouse)
     now_ms = int(time.time() * 1000) + 1000  # the silence has begun
-    history.waiting(now_ms - 60_000, 500)
-    history.final_up_to(now_ms)
-    alerting.round(now_ms)
+    history.add_depth(now_ms - 60_000, 500)
+    history.set_watermark(now_ms)
+    alerting.evaluate_once(now_ms)
     [incident] = shell.document("list")["incidents"]
     assert (incident["rule"], incident["queue"], incident["state"]) == ("deep", "emails", "firing")
     assert alerting.count("SELECT count(*) FROM alert_outbox") == 0

@@ -9,12 +9,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from headrace.alerts import records
-from headrace.api.callers import Scope
+from headrace.api.access import KeyScope
 from headrace.postgres.connect import connect
 from tests.access import client_with_key
 from tests.operating import World, open_world, problem
 
-HERE = Scope("acme", "shop", "prod")
+HERE = KeyScope("acme", "shop", "prod")
 PATH = "/api/v1/alerts"
 MADE: dict[str, dict[str, Any]] = {
     "rule": {"name": "deep", "metric": "BACKLOG", "threshold": 100},

@@ -9,12 +9,12 @@ from urllib.parse import quote
 import pytest
 from fastapi.testclient import TestClient
 
-from headrace.api.callers import Level, Scope
+from headrace.api.access import AccessLevel, KeyScope
 from headrace.api.services import Services
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.pipeline.buckets import bucketize
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 from headrace.warehouse import queue_metrics
 from headrace.warehouse.connect import Client
 from tests.access import client_with_key
@@ -103,22 +103,22 @@ def test_a_key_sees_the_queues_it_reaches(services: Services, valkey_url: str) -
     for org, env in (("acme", "prod"), ("acme", "test"), ("globex", "prod")):
         SyncClient(valkey_url).enqueue(QueueRef(org, "p", env, "q"), NewJob("t"))
 
-    def seen(scope: Scope) -> list[tuple[str, str]]:
-        queues = client_with_key(services, scope, Level.READ).get("/api/v1/queues").json()["queues"]
+    def seen(scope: KeyScope) -> list[tuple[str, str]]:
+        queues = client_with_key(services, scope, AccessLevel.READ).get("/api/v1/queues").json()["queues"]
         return [(queue["org"], queue["env"]) for queue in queues]
 
-    assert seen(Scope()) == [("acme", "prod"), ("acme", "test"), ("globex", "prod")]
-    assert seen(Scope("acme")) == [("acme", "prod"), ("acme", "test")]
-    assert seen(Scope("globex", "p", "prod")) == [("globex", "prod")]
-    assert seen(Scope("globex", "p", "test")) == []
+    assert seen(KeyScope()) == [("acme", "prod"), ("acme", "test"), ("globex", "prod")]
+    assert seen(KeyScope("acme")) == [("acme", "prod"), ("acme", "test")]
+    assert seen(KeyScope("globex", "p", "prod")) == [("globex", "prod")]
+    assert seen(KeyScope("globex", "p", "test")) == []
 
 
 def test_a_key_of_one_environment_needs_no_tenant_in_the_url(services: Services, warehouse: Client) -> None:
     ref = QueueRef("acme", "p", "e", "q")
     add_bucket(warehouse, ref, services.now_ms() // 5000 * 5, depth=1)
-    mine = client_with_key(services, Scope("acme", "p", "e"), Level.READ)
+    mine = client_with_key(services, KeyScope("acme", "p", "e"), AccessLevel.READ)
     assert mine.get(path(ref)).json()["queue"] == "q"
-    other = client_with_key(services, Scope("globex"), Level.ADMIN)
+    other = client_with_key(services, KeyScope("globex"), AccessLevel.ADMIN)
     assert other.get(path(ref), params=tenant(ref)).status_code == 404
 
 

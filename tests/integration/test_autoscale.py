@@ -13,24 +13,24 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.autoscale import records
-from headrace.autoscale.decide import Verb
+from headrace.autoscale.decide import ScalingVerb
 from headrace.autoscale.lease import AutoscalerFenced
-from headrace.autoscale.observer import DueTimes, Observer
+from headrace.autoscale.observer import DueTimes, LoadObserver
 from headrace.autoscale.worker_types import Scaling, WorkerType
 from headrace.cli.main import headrace
 from headrace.errors import DatabaseUnavailable
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
-from headrace.postgres.connect import Pool, connect, connection, open_pool
-from headrace.queue.queue import QueueOptions, SyncClient
-from headrace.queue.scripts import Caps
+from headrace.postgres.connect import Pool, connect, open_pool, transaction
+from headrace.queue.client import QueueOptions, SyncClient
+from headrace.queue.scripts import WarmCaps
 from headrace.queue.state import read_states
 from headrace.streams.keys import GroupKeys
 from headrace.streams.scripts import GroupStubs
 from headrace.valkey.connect import Valkey
 from headrace.valkey.connect import connect as connect_valkey
 from headrace.valkey.scripts import run
-from tests.autoscaling import NOBODY, REF, Autoscaling, Hand, mail
+from tests.autoscaling import NOBODY, REF, Autoscaling, ManualActuator, mail
 from tests.conftest import wait_until
 from tests.operating import World, open_world
 
@@ -50,12 +50,12 @@ def world(valkey_url: str, postgres_url: str) -> Iterator[World]:
 @pytest.fixture
 def mails(pool: Pool, valkey_url: str) -> Autoscaling:
     made = Autoscaling(pool, valkey_url, [mail()])
-    made.lease.take()
+    made.lease.acquire()
     return made
 
 
 def stored(pool: Pool, name: str = "mail") -> list[records.StoredDecision]:
-    with connection(pool) as conn:
+    with transaction(pool) as conn:
         return records.list_decisions(conn, name)
 
 
@@ -63,33 +63,33 @@ def stored(pool: Pool, name: str = "mail") -> list[records.StoredDecision]:
 
 
 def test_arrivals_service_times_and_depth_are_seen(world: World, mails: Autoscaling) -> None:
-    mails.look()
+    mails.observe_and_decide()
     world.enqueue(REF, 100)
     held = world.dequeue(REF, 40)
-    mails.look(10)
-    stubs = QueueOptions().stubs()
-    run(world.queue.redis, stubs.ack(stubs.shard_of(REF), [(job, 1) for job in held[:20]], 1000))
-    made = mails.look(10)
+    mails.observe_and_decide(10)
+    stubs = QueueOptions().make_stubs()
+    run(world.queue.redis, stubs.ack(stubs.find_shard(REF), [(job, 1) for job in held[:20]], 1000))
+    made = mails.observe_and_decide(10)
     [source] = made.inputs["sources"]
     assert (source["depth"], source["running"]) == (60, 20)
     assert source["arrivals_per_s"] == pytest.approx(100 / 20)
     # 0 ran, then 40, then 20: 25 on average over 20 s, in which 20 ended.
     assert source["service_s"] == pytest.approx(25 * 20 / 20)
-    assert (made.verb, made.known) == (Verb.UP, True)
+    assert (made.verb, made.known) == (ScalingVerb.UP, True)
 
 
 def test_jobs_that_wait_in_postgres_count(valkey_url: str, postgres_url: str, pool: Pool) -> None:
     from headrace.cold.tiers import Tiers
 
-    options = QueueOptions(caps=Caps(10, 2**20, 0))
+    options = QueueOptions(caps=WarmCaps(10, 2**20, 0))
     tiers = Tiers(valkey_url, postgres_url, options)
     with SyncClient(valkey_url, options, tiers) as queue:
         queue.enqueue_many(REF, [NewJob(id=f"job-{number}", task="t", payload=b"") for number in range(600)])
     tiers.close()
     seen = Autoscaling(pool, valkey_url, [mail()])
-    seen.lease.take()
-    seen.look()
-    made = seen.look()
+    seen.lease.acquire()
+    seen.observe_and_decide()
+    made = seen.observe_and_decide()
     [source] = made.inputs["sources"]
     assert (source["depth"], source["cold"]) == (600, 590)
     assert made.wanted == 1, "600 jobs of an assumed second within a minute are ten at a time"
@@ -111,11 +111,11 @@ def test_a_scheduled_job_is_seen_before_it_is_due(
     assert info is not None
     assert info.due_at_ms is not None
     mails = Autoscaling(pool, valkey_url, [mail(scaling=QUICK_DOWN)])
-    mails.lease.take()
+    mails.lease.acquire()
     mails.now_ms = info.due_at_ms - 60_000
-    mails.look(0)
-    assert mails.look(30).sentence == "down: no load, 1 → 0"
-    made = mails.look(12)  # 18 s before it is due
+    mails.observe_and_decide(0)
+    assert mails.observe_and_decide(30).sentence == "down: no load, 1 → 0"
+    made = mails.observe_and_decide(12)  # 18 s before it is due
     assert made.sentence == "up: 0 waiting, 0 running, 0/s arriving, 1 due within 20 s, 0 → 1"
     assert made.inputs["sources"][0]["due_soon"] == 1
 
@@ -125,10 +125,10 @@ def test_due_times_are_unknown_while_postgres_does_not_tell_them(world: World, v
         raise DatabaseUnavailable
 
     world.enqueue(REF, 1, delay_ms=3_600_000)
-    observer = Observer(lambda: connect_valkey(valkey_url), 2, read_cold_due=refuse)
+    observer = LoadObserver(lambda: connect_valkey(valkey_url), 2, read_cold_due=refuse)
     observer.observe([mail()], {}, 0)
     seen = observer.observe([mail()], {}, 10_000)["mail"]
-    assert seen.not_known == "due times of queue emails in PostgreSQL"
+    assert seen.unknown_reason == "due times of queue emails in PostgreSQL"
 
 
 def test_limits_and_pauses_are_seen(world: World, mails: Autoscaling) -> None:
@@ -136,51 +136,51 @@ def test_limits_and_pauses_are_seen(world: World, mails: Autoscaling) -> None:
     world.enqueue(other, 5, "other-")
     world.dequeue(other, 5)
     world.enqueue(REF, 5000)
-    mails.look()
-    assert mails.look().wanted == 9
+    mails.observe_and_decide()
+    assert mails.observe_and_decide().wanted == 9
     world.queue.limits(REF.environment, 30)
-    made = mails.look()
+    made = mails.observe_and_decide()
     assert made.inputs["rooms"] == {"acme / shop / prod": 25}
     assert made.inputs["allowed"] == 25
     world.queue.pause(REF)
-    made = mails.look()
+    made = mails.observe_and_decide()
     assert (made.inputs["sources"][0]["paused"], made.inputs["allowed"]) == (True, 0)
 
 
 def test_other_tenants_and_queues_do_not_count(world: World, mails: Autoscaling) -> None:
     for ref in (QueueRef("globex", "shop", "prod", "emails"), QueueRef("acme", "shop", "prod", "images")):
         world.enqueue(ref, 500, f"{ref.org}-{ref.queue}-")
-    mails.look()
-    assert mails.look().sentence == "hold: no load, kept 0"
+    mails.observe_and_decide()
+    assert mails.observe_and_decide().sentence == "hold: no load, kept 0"
 
 
 def test_valkey_away_holds(world: World, mails: Autoscaling, pool: Pool) -> None:
     world.enqueue(REF, 5000)
-    mails.look()
-    assert mails.look().wanted == 9
+    mails.observe_and_decide()
+    assert mails.observe_and_decide().wanted == 9
     away = Autoscaling(pool, NOBODY, [mail()])
     away.lease = mails.lease
     away.scaler._lease = mails.lease  # pyright: ignore[reportPrivateUsage]
     for _ in range(3):
-        made = away.look(600)
-        assert (made.verb, made.wanted, made.known) == (Verb.HOLD, 9, False)
+        made = away.observe_and_decide(600)
+        assert (made.verb, made.wanted, made.known) == (ScalingVerb.HOLD, 9, False)
         assert "state of the queues (Valkey does not answer) unknown since" in made.sentence
 
 
 def test_who_looks_into_other_shards_does_not_take_a_part_for_all(world: World, pool: Pool, valkey_url: str) -> None:
     world.enqueue(REF, 500)
     partial = Autoscaling(pool, valkey_url, [mail()], shards=1)
-    partial.lease.take()
-    partial.look()
-    made = partial.look()
+    partial.lease.acquire()
+    partial.observe_and_decide()
+    made = partial.observe_and_decide()
     assert (made.wanted, made.known) == (1, False)
     assert "state of the queues (queue.shards differs from the server's) unknown since" in made.sentence
 
 
 def test_valkey_away_from_the_beginning_means_one_worker(pool: Pool) -> None:
     away = Autoscaling(pool, NOBODY, [mail()])
-    away.lease.take()
-    assert away.look().wanted == 1
+    away.lease.acquire()
+    assert away.observe_and_decide().wanted == 1
 
 
 # --- Streams ---------------------------------------------------------------------------------------
@@ -191,15 +191,15 @@ JOBS = WorkerType("jobs", stream="jobs", group="workers", scaling=Scaling(max=20
 def test_a_stream_counts_what_is_undelivered_and_pending(valkey: Valkey, valkey_url: str, pool: Pool) -> None:
     valkey.xgroup_create("jobs", "workers", id="0", mkstream=True)
     jobs = Autoscaling(pool, valkey_url, [JOBS])
-    jobs.lease.take()
-    jobs.look()
+    jobs.lease.acquire()
+    jobs.observe_and_decide()
     for _ in range(300):
         valkey.xadd("jobs", {"json": "{}"})
     valkey.xreadgroup("workers", "one", {"jobs": ">"}, count=60)
-    made = jobs.look()
+    made = jobs.observe_and_decide()
     [source] = made.inputs["sources"]
     assert (source["depth"], source["running"], source["arrivals_per_s"]) == (240, 60, 30.0)
-    assert made.verb == Verb.UP
+    assert made.verb == ScalingVerb.UP
     assert source["unknown"] == ""
 
 
@@ -207,22 +207,22 @@ def test_entries_that_wait_for_their_retry_hold_no_slots(valkey: Valkey, valkey_
     """While a service that jobs need is down, all of them fail and wait; more workers would have nothing to do."""
     valkey.xgroup_create("jobs", "workers", id="0", mkstream=True)
     keys = GroupKeys("jobs", "workers")
-    stubs, retries = GroupStubs(keys, "headrace:one"), keys.all()[1]
+    stubs, retries = GroupStubs(keys, "headrace:one"), keys.list_all()[1]
     for _ in range(300):
         valkey.xadd("jobs", {"json": "{}"})
-    run(valkey, stubs.nack((each, 3_600_000) for each in run(valkey, stubs.take(300)).entries))
+    run(valkey, stubs.nack((each, 3_600_000) for each in run(valkey, stubs.dequeue(300)).entries))
     jobs = Autoscaling(pool, valkey_url, [JOBS])
-    jobs.lease.take()
-    made = [jobs.look() for _ in range(20)]
+    jobs.lease.acquire()
+    made = [jobs.observe_and_decide() for _ in range(20)]
     [source] = made[-1].inputs["sources"]
     assert (source["depth"], source["running"], source["scheduled"]) == (0, 0, 300)
     assert {each.wanted for each in made} == {1}  # and not none: there is work
     assert made[-1].sentence == "hold: 0 waiting, 0 running, 0/s arriving, 300 awaiting retry, kept 1"
     valkey.zadd(retries, dict.fromkeys(cast("list[bytes]", valkey.zrange(retries, 0, -1)), 1))  # their time comes
-    due = jobs.look()
+    due = jobs.observe_and_decide()
     [source] = due.inputs["sources"]
     assert (source["depth"], source["scheduled"], source["arrivals_per_s"]) == (300, 0, 5.0)  # in a minute
-    assert due.verb == Verb.UP
+    assert due.verb == ScalingVerb.UP
 
 
 def test_a_stream_that_may_not_be_read_holds_and_stops_no_other_type(
@@ -232,8 +232,8 @@ def test_a_stream_that_may_not_be_read_holds_and_stops_no_other_type(
     try:
         types = [JOBS, mail()]
         both = Autoscaling(pool, re.sub("//.*@", "//few:pw@", valkey_url), types)
-        both.lease.take()
-        made = both.look()
+        both.lease.acquire()
+        made = both.observe_and_decide()
     finally:
         valkey.acl_deluser("few")
     assert (made.wanted, made.known) == (1, False)
@@ -246,26 +246,26 @@ def test_a_lag_that_the_server_cannot_tell_holds(valkey: Valkey, valkey_url: str
     valkey.xgroup_create("jobs", "workers", id=ids[14])
     valkey.xdel("jobs", ids[20])
     jobs = Autoscaling(pool, valkey_url, [JOBS], count_bound=5)
-    jobs.lease.take()
+    jobs.lease.acquire()
     for _ in range(3):
-        made = jobs.look(600)
+        made = jobs.observe_and_decide(600)
         assert (made.wanted, made.known) == (1, False)
         assert "lag of group workers unknown since" in made.sentence
     exact = Autoscaling(pool, valkey_url, [JOBS], count_bound=100)
     exact.lease = jobs.lease
     exact.scaler._lease = jobs.lease  # pyright: ignore[reportPrivateUsage]
-    exact.look()
-    assert exact.look().inputs["sources"][0]["depth"] == 14
+    exact.observe_and_decide()
+    assert exact.observe_and_decide().inputs["sources"][0]["depth"] == 14
 
 
 def test_a_group_or_stream_that_does_not_exist_is_not_zero(valkey: Valkey, valkey_url: str, pool: Pool) -> None:
     jobs = Autoscaling(pool, valkey_url, [JOBS])
-    jobs.lease.take()
-    made = jobs.look()
+    jobs.lease.acquire()
+    made = jobs.observe_and_decide()
     assert (made.wanted, made.known) == (1, False)
     assert "there is no such group" in made.sentence
     valkey.set("jobs", "text")
-    made = jobs.look()
+    made = jobs.observe_and_decide()
     assert (made.wanted, made.known) == (1, False)
     assert "the key is not a stream" in made.sentence
 
@@ -274,60 +274,60 @@ def test_a_group_or_stream_that_does_not_exist_is_not_zero(valkey: Valkey, valke
 
 
 def test_of_two_autoscalers_one_acts(world: World, pool: Pool, valkey_url: str) -> None:
-    hands = [Hand(), Hand()]
+    hands = [ManualActuator(), ManualActuator()]
     first, second = (Autoscaling(pool, valkey_url, [mail()], {"mail": hand}) for hand in hands)
     world.enqueue(REF, 5000)
-    assert [first.lease.take(), second.lease.take()] == [True, False]
+    assert [first.lease.acquire(), second.lease.acquire()] == [True, False]
     for _ in range(3):
-        first.look()
+        first.observe_and_decide()
         with pytest.raises(AutoscalerFenced):
-            second.look()
+            second.observe_and_decide()
     assert hands[0].told[-1] == 9
     assert hands[1].told == []
     assert len(stored(pool)) == 3
 
 
 def test_the_next_one_goes_on_where_the_first_ended(world: World, pool: Pool, valkey_url: str) -> None:
-    hand = Hand()
-    first, second = (Autoscaling(pool, valkey_url, [mail()], {"mail": each}) for each in (Hand(), hand))
+    hand = ManualActuator()
+    first, second = (Autoscaling(pool, valkey_url, [mail()], {"mail": each}) for each in (ManualActuator(), hand))
     world.enqueue(REF, 5000)
-    first.lease.take()
-    first.look()
-    first.look()
-    first.lease.leave()
-    second.lease.take()
-    made = second.look()
+    first.lease.acquire()
+    first.observe_and_decide()
+    first.observe_and_decide()
+    first.lease.release()
+    second.lease.acquire()
+    made = second.observe_and_decide()
     assert (made.current, made.wanted) == (9, 9), "nothing was measured yet: nothing is lowered"
     assert hand.told == [9]
 
 
 def test_one_that_slept_through_its_lease_writes_and_starts_nothing(world: World, pool: Pool, valkey_url: str) -> None:
-    hand = Hand()
+    hand = ManualActuator()
     late = Autoscaling(pool, valkey_url, [mail()], {"mail": hand})
-    late.lease.take()
-    late.look()
+    late.lease.acquire()
+    late.observe_and_decide()
     told = list(hand.told)
-    with connection(pool) as conn:
+    with transaction(pool) as conn:
         conn.execute("UPDATE leases SET until = '-infinity'")  # as its end does
     other = Autoscaling(pool, valkey_url, [mail()])
-    assert other.lease.take()
+    assert other.lease.acquire()
     world.enqueue(REF, 5000)
     with pytest.raises(AutoscalerFenced):
-        late.look()
-    assert late.lease.is_anothers
+        late.observe_and_decide()
+    assert late.lease.is_held_elsewhere
     assert hand.told == told
     assert len(stored(pool)) == 1
 
 
 def test_workers_are_let_go_when_another_decides(world: World, pool: Pool, valkey_url: str) -> None:
-    hand, stop = Hand(), Event()
+    hand, stop = ManualActuator(), Event()
     world.enqueue(REF, 5)
     first = Autoscaling(pool, valkey_url, [mail()], {"mail": hand}, every_s=0.1)
     running = Thread(target=first.scaler.run_forever, args=[stop])
     running.start()
     try:
         wait_until(lambda: hand.told and hand.told[-1] == 1, "it works")
-        with connection(pool) as conn:
+        with transaction(pool) as conn:
             conn.execute("UPDATE leases SET holder = 'other', token = token + 1, until = now() + interval '1d'")
         wait_until(lambda: hand.told[-1] == 0, "it lets its workers go")
         count = len(stored(pool))
@@ -345,26 +345,26 @@ def test_workers_are_let_go_when_another_decides(world: World, pool: Pool, valke
 
 
 def test_each_decision_is_kept_with_what_it_was_based_on(world: World, mails: Autoscaling, pool: Pool) -> None:
-    mails.look()
+    mails.observe_and_decide()
     world.enqueue(REF, 5000)
-    made = mails.look()
+    made = mails.observe_and_decide()
     kept = stored(pool)[0]
     assert (kept.verb, kept.wanted, kept.sentence) == (made.verb, made.wanted, made.sentence)
     assert kept.inputs == json.loads(json.dumps(made.inputs))
-    with connection(pool) as conn:
+    with transaction(pool) as conn:
         known = records.find_type(conn, "mail")
     assert known is not None
     assert (known.worker, known.state, known.fresh) == (mail(), made.state, True)
 
 
 def test_old_decisions_and_types_that_are_gone_are_forgotten(mails: Autoscaling, pool: Pool, valkey_url: str) -> None:
-    mails.look(-8 * 86_400)
-    mails.look(8 * 86_400)
+    mails.observe_and_decide(-8 * 86_400)
+    mails.observe_and_decide(8 * 86_400)
     other = Autoscaling(pool, valkey_url, [WorkerType("other", all_queues=True)])
-    mails.lease.leave()
-    other.lease.take()
-    other.look()
-    with connection(pool) as conn:
+    mails.lease.release()
+    other.lease.acquire()
+    other.observe_and_decide()
+    with transaction(pool) as conn:
         assert [each.name for each in records.list_types(conn)] == ["other"]
     assert len(stored(pool)) == 1
 

@@ -10,18 +10,18 @@ import pytest
 from fastapi.testclient import TestClient
 
 from headrace.api import app
-from headrace.api.callers import EVERYTHING, Level, Scope
+from headrace.api.access import GLOBAL_SCOPE, AccessLevel, KeyScope
 from headrace.api.routes import autoscale as routes
 from headrace.api.services import Services
 from headrace.autoscale import records
-from headrace.autoscale.decide import Decision, Observation, Source, State, decide
+from headrace.autoscale.decide import Decision, LoadSource, Observation, ScalingState, decide
 from headrace.autoscale.worker_types import Scaling, WorkerType
-from headrace.postgres.connect import Pool, connection, open_pool
+from headrace.postgres.connect import Pool, open_pool, transaction
 from tests.access import client_with_key
 from tests.operating import NOBODY, problem
 
 PATH = "/api/v1/autoscale"
-HERE = Scope("acme", "shop", "prod")
+HERE = KeyScope("acme", "shop", "prod")
 UNKNOWN = Observation(unknown="state of the queues")
 EMPTY = Observation()
 
@@ -41,11 +41,11 @@ def pool(postgres_url: str) -> Iterator[Pool]:
 
 @pytest.fixture
 def api(services: Services) -> TestClient:
-    return client_with_key(services, HERE, Level.READ)
+    return client_with_key(services, HERE, AccessLevel.READ)
 
 
 def waiting(depth: int) -> Observation:
-    return Observation([Source("queue emails", depth, 0, 0.0, 1.0)], workers=3)
+    return Observation([LoadSource("queue emails", depth, 0, 0.0, 1.0)], workers=3)
 
 
 def put(
@@ -53,7 +53,7 @@ def put(
     seen: Observation,
     name: str = "mail",
     fresh_s: float = 3600.0,
-    scope: Scope = HERE,
+    scope: KeyScope = HERE,
     wanted: int = 3,
     enabled: bool = True,
 ) -> Decision:
@@ -61,8 +61,8 @@ def put(
     worker = WorkerType(name, ("emails",), org=scope.org, project=scope.project, env=scope.env, enabled=enabled)
     worker = replace(worker, scaling=Scaling(max=20))
     now_ms = time.time_ns() // 1_000_000
-    decision = decide(worker, seen, State(began_ms=0, changed_ms=0, wanted=wanted), now_ms)
-    with connection(pool) as conn:
+    decision = decide(worker, seen, ScalingState(began_ms=0, changed_ms=0, wanted=wanted), now_ms)
+    with transaction(pool) as conn:
         records.put_decision(conn, worker, decision, fresh_s)
     return decision
 
@@ -113,8 +113,8 @@ def test_a_type_that_was_never_decided_about_is_not_there(api: TestClient) -> No
 
 def test_postgres_away_is_an_error_and_no_number(services: Services, pool: Pool) -> None:
     put(pool, EMPTY, wanted=0)
-    api = client_with_key(services, HERE, Level.READ)
-    with connection(pool) as conn:
+    api = client_with_key(services, HERE, AccessLevel.READ)
+    with transaction(pool) as conn:
         conn.execute("ALTER TABLE autoscale_types RENAME TO gone")
     assert "value" not in api.get(f"{PATH}/mail/keda").json()
     problem(api.get(f"{PATH}/mail/keda"), 503)
@@ -149,7 +149,7 @@ def test_decisions_come_in_pages(api: TestClient, pool: Pool) -> None:
     changes = api.get(path, params={"changes": True}).json()["decisions"]
     assert {each["verb"] for each in changes} <= {"up", "down"}
     assert len(changes) < len(found)
-    huge = routes.CURSOR.text("decisions of mail", 2**63)
+    huge = routes.CURSOR.encode("decisions of mail", 2**63)
     for forged in ("bm8", huge):
         problem(api.get(path, params={"cursor": forged}), 400)
 
@@ -157,19 +157,19 @@ def test_decisions_come_in_pages(api: TestClient, pool: Pool) -> None:
 # --- Tenants ---------------------------------------------------------------------------------------
 
 TYPES = {
-    "everything": EVERYTHING,
-    "acme": Scope("acme"),
-    "shop": Scope("acme", "shop"),
+    "everything": GLOBAL_SCOPE,
+    "acme": KeyScope("acme"),
+    "shop": KeyScope("acme", "shop"),
     "prod": HERE,
-    "globex": Scope("globex", "shop", "prod"),
+    "globex": KeyScope("globex", "shop", "prod"),
 }
 SEEN = {
-    EVERYTHING: {"everything", "acme", "shop", "prod", "globex"},
-    Scope("acme"): {"acme", "shop", "prod"},
-    Scope("acme", "shop"): {"shop", "prod"},
+    GLOBAL_SCOPE: {"everything", "acme", "shop", "prod", "globex"},
+    KeyScope("acme"): {"acme", "shop", "prod"},
+    KeyScope("acme", "shop"): {"shop", "prod"},
     HERE: {"prod"},
-    Scope("acme", "shop", "test"): set[str](),
-    Scope("globex"): {"globex"},
+    KeyScope("acme", "shop", "test"): set[str](),
+    KeyScope("globex"): {"globex"},
 }
 
 
@@ -177,7 +177,7 @@ def test_a_key_sees_the_types_all_of_whose_work_it_reaches(services: Services, p
     for name, of in TYPES.items():
         put(pool, EMPTY, name, scope=of)
     for scope, seen in SEEN.items():
-        api = client_with_key(services, scope, Level.READ)
+        api = client_with_key(services, scope, AccessLevel.READ)
         assert {each["name"] for each in api.get(PATH).json()["types"]} == seen, scope
         for route in ("decisions", "keda"):
             absent = problem(api.get(f"{PATH}/nothing/{route}"), 404)
@@ -190,10 +190,10 @@ def test_a_key_sees_the_types_all_of_whose_work_it_reaches(services: Services, p
 
 
 def test_a_name_that_was_another_tenants_shows_nothing_of_it(services: Services, pool: Pool) -> None:
-    put(pool, waiting(6000), scope=Scope("globex"))
-    own = put(pool, waiting(1200), scope=Scope("acme"))
-    for scope in (Scope("acme"), EVERYTHING):
-        answer = client_with_key(services, scope, Level.READ).get(f"{PATH}/mail/decisions").json()
+    put(pool, waiting(6000), scope=KeyScope("globex"))
+    own = put(pool, waiting(1200), scope=KeyScope("acme"))
+    for scope in (KeyScope("acme"), GLOBAL_SCOPE):
+        answer = client_with_key(services, scope, AccessLevel.READ).get(f"{PATH}/mail/decisions").json()
         assert [each["sentence"] for each in answer["decisions"]] == [own.sentence]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from headrace.autoscale.run_times import RunTimes
+from headrace.autoscale.run_times import RunTimeCache
 from headrace.cli.main import headrace
 from headrace.model.names import QueueRef
 from headrace.warehouse.connect import Client
@@ -41,13 +41,13 @@ def test_run_times_come_from_history(warehouse: Client, now_ms: int) -> None:
         asked.append(1)
         return warehouse
 
-    known = RunTimes(connect)
-    assert known.of(REF, now_ms) == 2.0
-    assert known.of(QueueRef("acme", "shop", "prod", "idle"), now_ms) is None
-    assert known.of(REF, now_ms + 600_000) is None, "that was too long ago"
+    known = RunTimeCache(connect)
+    assert known.get_mean_run_s(REF, now_ms) == 2.0
+    assert known.get_mean_run_s(QueueRef("acme", "shop", "prod", "idle"), now_ms) is None
+    assert known.get_mean_run_s(REF, now_ms + 600_000) is None, "that was too long ago"
     for number in range(50):
-        known.of(QueueRef("acme", "shop", "prod", f"q{number}"), now_ms + 700_000)
-    assert len(known._known) == 22, "two before, and no more than twenty at once"  # pyright: ignore[reportPrivateUsage]
+        known.get_mean_run_s(QueueRef("acme", "shop", "prod", f"q{number}"), now_ms + 700_000)
+    assert len(known._cache) == 22, "two before, and no more than twenty at once"  # pyright: ignore[reportPrivateUsage]
     assert asked == [1]
 
 
@@ -58,8 +58,8 @@ def test_history_away_is_no_answer_and_is_left_alone_for_a_while() -> None:
         asked.append(1)
         raise ConnectionError("nobody there")
 
-    away = RunTimes(connect)
-    assert [away.of(REF, at_ms) for at_ms in (100_000, 110_000, 170_000)] == [None, None, None]
+    away = RunTimeCache(connect)
+    assert [away.get_mean_run_s(REF, at_ms) for at_ms in (100_000, 110_000, 170_000)] == [None, None, None]
     assert len(asked) == 2
 
 

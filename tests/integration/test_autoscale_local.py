@@ -14,13 +14,13 @@ from typing import cast
 import psutil
 import pytest
 
-from headrace.autoscale import local
-from headrace.autoscale.local import LocalWorkers
+from headrace.autoscale import local_workers as local
+from headrace.autoscale.local_workers import LocalWorkers
 from headrace.autoscale.worker_types import Scaling
-from headrace.cli.autoscale import worker_command
+from headrace.cli.autoscale import build_worker_command
 from headrace.model.job import NewJob
 from headrace.queue import keys
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 from headrace.queue.state import QueueState, read_state, read_states
 from headrace.valkey.connect import Valkey
 from tests.autoscaling import REF, mail
@@ -45,7 +45,7 @@ def world(valkey_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def workers(world: World) -> Iterator[LocalWorkers]:
-    made = LocalWorkers("mail", worker_command(mail(app=APP, scaling=Scaling(per_worker=2)), None, FLAGS), 60.0)
+    made = LocalWorkers("mail", build_worker_command(mail(app=APP, scaling=Scaling(per_worker=2)), None, FLAGS), 60.0)
     yield made
     made.stop()
 
@@ -57,7 +57,7 @@ def state(valkey: Valkey) -> QueueState:
 
 
 def leases_end(valkey: Valkey) -> None:
-    key = keys.leases(OPTIONS.stubs().shard_of(REF))
+    key = keys.leases(OPTIONS.make_stubs().find_shard(REF))
     valkey.zadd(key, dict.fromkeys(cast("list[bytes]", valkey.zrange(key, 0, -1)), 1))
 
 
@@ -92,7 +92,7 @@ def test_a_killed_worker_is_replaced_and_its_job_returns(
     wait_until(lambda: workers.count() == 0, "it is not counted")
     leases_end(valkey)
     go_on.touch()
-    workers.mend()
+    workers.reconcile()
     assert workers.count() == 1
     assert workers.pids != [killed]
     done = wait_until(lambda: (now := state(valkey)).odometers.get("ack", 0) == 1 and now, "the job is done")
@@ -116,10 +116,10 @@ def test_a_worker_that_dies_at_once_is_not_started_without_end(monkeypatch: pyte
     for _ in range(3):
         starts += len(broken.pids)
         wait_until(lambda: broken.count() == 0, "it died")
-        broken.mend()
+        broken.reconcile()
     assert starts == 2, "the third has to wait"
     now[0] += local.RETRY_S
-    broken.mend()
+    broken.reconcile()
     assert len(broken.pids) == 1
     broken.stop()
 
@@ -132,7 +132,7 @@ def test_many_that_die_together_have_failed_once(tmp_path: Path) -> None:
     shaky.scale(8)
     wait_until(lambda: shaky.count() == 0, "all died")
     there.touch()
-    shaky.mend()
+    shaky.reconcile()
     assert shaky.count() == 8
     shaky.stop(0.0)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from headrace.autoscale.told import Receiver as To
-from headrace.autoscale.told import ToldWorkers
-from headrace.autoscale.worker_types import InvalidWorkerType, make_type
+from headrace.autoscale.webhook_workers import WebhookReceiver as To
+from headrace.autoscale.webhook_workers import WebhookWorkers
+from headrace.autoscale.worker_types import InvalidWorkerType, make_worker_type
 from headrace.cli.main import headrace
-from headrace.postgres.connect import Pool, connection, open_pool
+from headrace.postgres.connect import Pool, open_pool, transaction
 from tests.alerting import LOOPBACK, Received, Receiver, http_receiver
 from tests.autoscaling import REF, Autoscaling, mail
 from tests.conftest import wait_until
@@ -29,22 +29,22 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def workers(receiver: Receiver) -> Iterator[ToldWorkers]:
-    made = ToldWorkers("mail", To(receiver.url, SECRET, timeout_s=60.0, policy=LOOPBACK, repeat_s=3600.0))
+def workers(receiver: Receiver) -> Iterator[WebhookWorkers]:
+    made = WebhookWorkers("mail", To(receiver.url, SECRET, timeout_s=60.0, policy=LOOPBACK, repeat_s=3600.0))
     yield made
     made.stop()
 
 
-def told(workers: ToldWorkers, receiver: Receiver, n: int) -> list[Received]:
+def told(workers: WebhookWorkers, receiver: Receiver, n: int) -> list[Received]:
     def enough() -> bool:
-        workers.mend()
+        workers.reconcile()
         return len(receiver.received) >= n
 
     wait_until(enough, f"{n} messages")
     return receiver.received
 
 
-def test_a_number_is_told_once_signed_and_with_its_reason(workers: ToldWorkers, receiver: Receiver) -> None:
+def test_a_number_is_told_once_signed_and_with_its_reason(workers: WebhookWorkers, receiver: Receiver) -> None:
     for _ in range(3):
         workers.scale(4, "up: much to do, 2 → 4")
     [got] = told(workers, receiver, 1)
@@ -56,14 +56,14 @@ def test_a_number_is_told_once_signed_and_with_its_reason(workers: ToldWorkers, 
     assert [each.document["wanted"] for each in told(workers, receiver, 2)] == [4, 5]
 
 
-def test_it_is_tried_again_under_the_same_id(workers: ToldWorkers, receiver: Receiver) -> None:
+def test_it_is_tried_again_under_the_same_id(workers: WebhookWorkers, receiver: Receiver) -> None:
     receiver.answer = lambda received: 200 if receiver.received else 503
     workers.scale(4)
     first, second = told(workers, receiver, 2)
     assert first.document == second.document
 
 
-def test_a_newer_number_takes_the_place_of_one_that_was_not_taken(workers: ToldWorkers, receiver: Receiver) -> None:
+def test_a_newer_number_takes_the_place_of_one_that_was_not_taken(workers: WebhookWorkers, receiver: Receiver) -> None:
     """A hanging receiver blocks no caller, and then gets the newest number."""
     go_on = threading.Event()
     receiver.answer = lambda received: 200 if go_on.wait(60) else 503
@@ -74,29 +74,29 @@ def test_a_newer_number_takes_the_place_of_one_that_was_not_taken(workers: ToldW
 
 
 def test_it_is_said_again_now_and_then(receiver: Receiver) -> None:
-    workers = ToldWorkers("mail", To(receiver.url, SECRET, timeout_s=60.0, policy=LOOPBACK, repeat_s=0.01))
+    workers = WebhookWorkers("mail", To(receiver.url, SECRET, timeout_s=60.0, policy=LOOPBACK, repeat_s=0.01))
     workers.scale(4)
     first, second, *_ = told(workers, receiver, 2)
     assert first.document == second.document
     workers.stop()
 
 
-def test_whoever_does_not_decide_any_more_says_nothing(workers: ToldWorkers, receiver: Receiver) -> None:
+def test_whoever_does_not_decide_any_more_says_nothing(workers: WebhookWorkers, receiver: Receiver) -> None:
     """Zero would end all workers, although another autoscaler wants them."""
     workers.scale(4)
     told(workers, receiver, 1)
-    workers.let_go()
-    workers.mend()
+    workers.stand_down()
+    workers.reconcile()
     workers.stop()
     assert [each.document["wanted"] for each in receiver.received] == [4]
 
 
 def test_a_private_address_is_refused(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
-    workers = ToldWorkers("mail", To(receiver.url, SECRET))
+    workers = WebhookWorkers("mail", To(receiver.url, SECRET))
     workers.scale(4)
 
     def refused() -> bool:
-        workers.mend()
+        workers.reconcile()
         return "not a public address" in caplog.text
 
     wait_until(refused, "it is refused")
@@ -108,18 +108,18 @@ def test_decisions_reach_the_receiver_and_its_address_is_not_kept(
     valkey_url: str, postgres_url: str, receiver: Receiver
 ) -> None:
     url = f"{receiver.url}T0KEN"
-    workers = ToldWorkers("mail", To(url, SECRET, timeout_s=60.0, policy=LOOPBACK, repeat_s=3600.0))
+    workers = WebhookWorkers("mail", To(url, SECRET, timeout_s=60.0, policy=LOOPBACK, repeat_s=3600.0))
     pool: Pool
     with open_pool(postgres_url) as pool, open_world(valkey_url, postgres_url) as world:
         scaling = Autoscaling(pool, valkey_url, [mail(webhook=url)], {"mail": workers})
-        scaling.lease.take()
-        scaling.look()
+        scaling.lease.acquire()
+        scaling.observe_and_decide()
         world.enqueue(REF, 2000)
-        decision = scaling.look()
+        decision = scaling.observe_and_decide()
         assert decision.inputs["workers"] is None
         got = told(workers, receiver, 2)[-1]  # the first one was 0
         assert (got.document["wanted"], got.document["sentence"]) == (decision.wanted, decision.sentence)
-        with connection(pool) as conn:
+        with transaction(pool) as conn:
             assert "T0KEN" not in str(conn.execute("SELECT * FROM autoscale_types").fetchall())
     workers.stop()
 
@@ -129,7 +129,7 @@ def test_decisions_reach_the_receiver_and_its_address_is_not_kept(
 )
 def test_an_impossible_address_is_refused(webhook: object, words: str) -> None:
     with pytest.raises(InvalidWorkerType, match=words):
-        make_type({"name": "mail", "queue": "emails", "webhook": webhook})
+        make_worker_type({"name": "mail", "queue": "emails", "webhook": webhook})
 
 
 def test_nothing_to_sign_with_is_refused(tmp_path: Path, postgres_url: str, valkey_url: str) -> None:

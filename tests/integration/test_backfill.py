@@ -28,14 +28,21 @@ from headrace.model.event import COUNT_COLUMN, RESYNC, TICK
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.pipeline import clickhouse_destination
-from headrace.pipeline.archive import HOUR_MS, ArchiveWriter, tidy
-from headrace.pipeline.audit import Audit, audit, compare_hour
-from headrace.pipeline.backfill import SETTLE_S, Backfilled, backfill
+from headrace.pipeline.archive import HOUR_MS, ArchiveWriter, compact_and_expire
+from headrace.pipeline.audit import HistoryAudit, audit, compare_hour
+from headrace.pipeline.backfill import SETTLE_S, BackfillResult, backfill
 from headrace.pipeline.buckets import bucketize, merge
 from headrace.pipeline.decode import decode
-from headrace.pipeline.replay import ArchiveIncomplete, Hour, Window, closed_window, iso, replay
+from headrace.pipeline.replay import (
+    ArchiveIncomplete,
+    ReplayedHour,
+    ReplayWindow,
+    format_iso_ms,
+    replay,
+    validate_window,
+)
 from headrace.queue import keys
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 from headrace.queue.scripts import Stubs
 from headrace.queue.state import read_states
 from headrace.settings import Settings
@@ -45,10 +52,10 @@ from headrace.valkey.scripts import run
 from headrace.warehouse import history_windows, pipeline_batches, queue_metrics
 from headrace.warehouse.blocks import BlockWriter
 from headrace.warehouse.connect import Client, connect
-from headrace.warehouse.migrate import migrate, script
+from headrace.warehouse.migrate import migrate, render_schema
 from headrace.warehouse.pipeline_batches import PipelineBatch
-from headrace.warehouse.reads import Reads
-from headrace.warehouse.tiers import TABLES, TIERS, environment_rows, queue_rows
+from headrace.warehouse.query_runner import QueryRunner
+from headrace.warehouse.tiers import TABLES, TIERS, read_environment_rows, read_queue_rows
 from tests.conftest import wait_until
 from tests.events import event_table
 
@@ -57,7 +64,7 @@ if TYPE_CHECKING:
 
 NOW_MS = time.time_ns() // 1_000_000
 START = NOW_MS // HOUR_MS * HOUR_MS - 2 * HOUR_MS
-WINDOW = Window(START, START + 2 * HOUR_MS)
+WINDOW = ReplayWindow(START, START + 2 * HOUR_MS)
 OPS = [*map(str, COUNT_COLUMN), RESYNC, TICK]
 
 
@@ -101,10 +108,10 @@ class Place:
     def connect(self) -> Client:
         return connect(self.clickhouse_url, str(self.client.database))
 
-    def audit(self, window: Window = WINDOW) -> Audit:
+    def audit(self, window: ReplayWindow = WINDOW) -> HistoryAudit:
         return audit(self.session, self.client, self.uri, window, NOW_MS)
 
-    def backfill(self, window: Window = WINDOW, **options: Any) -> Backfilled:
+    def backfill(self, window: ReplayWindow = WINDOW, **options: Any) -> BackfillResult:
         chosen: dict[str, Any] = {"now_ms": NOW_MS, "settle_s": 0.0, **options}
         return backfill(self.session, self.client, self.writer, self.uri, window, **chosen)
 
@@ -152,10 +159,12 @@ def answers(client: Client) -> dict[str, Any]:
     start_s, end_s = WINDOW.start_ms // 1000, WINDOW.end_ms // 1000
     found: dict[str, Any] = {}
     for tier in TIERS:
-        found[f"totals {tier.name}"] = queue_metrics.totals(client, tier.name)
+        found[f"totals {tier.name}"] = queue_metrics.read_totals(client, tier.name)
         asked = (start_s, end_s, tier.seconds)
-        found[f"points {tier.name}"] = [queue_metrics.points(Reads(client), tier.name, ref, *asked) for ref in refs]
-        for name, rows in (("queues", queue_rows), ("environments", environment_rows)):
+        found[f"points {tier.name}"] = [
+            queue_metrics.read_points(QueryRunner(client), tier.name, ref, *asked) for ref in refs
+        ]
+        for name, rows in (("queues", read_queue_rows), ("environments", read_environment_rows)):
             found[f"{name} {tier.name}"] = sorted(map(str, rows(client, tier, start_s, end_s).to_pylist()))
     return found
 
@@ -176,9 +185,9 @@ def test_the_views_make_what_the_pure_functions_make(place: Place) -> None:
     rows = merge([bucketize(events) for events in EVENTS])
     starts = rows["bucket_start"].cast(pa.int64()).to_numpy()
     for _ in range(2):
-        for start_ms in WINDOW.hours:
+        for start_ms in WINDOW.list_hours:
             inside = (starts >= start_ms // 1000) & (starts < (start_ms + HOUR_MS) // 1000)
-            hour = Hour(start_ms, rows.filter(pa.array(inside)), 0, 0, {})
+            hour = ReplayedHour(start_ms, rows.filter(pa.array(inside)), 0, 0, {})
             for tier, found in compare_hour(place.client, hour, NOW_MS).items():
                 assert found.equal, (tier, found.examples)
                 assert found.rows > 0, tier
@@ -187,12 +196,12 @@ def test_the_views_make_what_the_pure_functions_make(place: Place) -> None:
 
 @pytest.mark.slow
 def test_a_replay_makes_the_rows_of_the_stream(place: Place) -> None:
-    hours = [replay(place.session, place.uri, hour_ms) for hour_ms in WINDOW.hours]
+    hours = [replay(place.session, place.uri, hour_ms) for hour_ms in WINDOW.list_hours]
     assert merge([hour.rows for hour in hours]) == merge([bucketize(events) for events in EVENTS])
     assert sum(hour.events for hour in hours) == 700
     assert [hour.lost for hour in hours] == [0, 0]
     assert {shard: first for shard, (first, _) in hours[0].seqs.items()} == {0: 1, 1: 1}
-    tidy(place.uri, NOW_MS, 30, WINDOW.end_ms)
+    compact_and_expire(place.uri, NOW_MS, 30, WINDOW.end_ms)
     assert [replay(place.session, place.uri, hour.start_ms) for hour in hours] == hours
 
 
@@ -219,7 +228,7 @@ def test_history_that_was_damaged_is_found_and_put_right(place: Place) -> None:
 @pytest.mark.slow
 def test_what_is_streamed_after_a_backfill_counts_beside_it(place: Place) -> None:
     """In other hours; views do not pass on rows of the backfill."""
-    place.backfill(Window(START, START + HOUR_MS))
+    place.backfill(ReplayWindow(START, START + HOUR_MS))
     later: list[dict[str, Any]] = [
         {**events.slice(0, 1).to_pylist()[0], "at_ms": WINDOW.end_ms, "seq": 1000, "op": "ack"} for events in EVENTS
     ]
@@ -239,7 +248,7 @@ def merged_counts() -> list[int]:
 def test_readers_see_the_old_numbers_or_the_new_ones(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     corrupt(place.client)
     old = answers(place.client)
-    flip = history_windows.flip
+    flip = history_windows.activate_generation
     seen: list[dict[str, Any]] = []
 
     def look_then_flip(client: Client, *window: int) -> None:
@@ -259,7 +268,7 @@ def test_readers_see_the_old_numbers_or_the_new_ones(place: Place, monkeypatch: 
             assert seconds == SETTLE_S
             another_round()
 
-        monkeypatch.setattr(history_windows, "flip", look_then_flip)
+        monkeypatch.setattr(history_windows, "activate_generation", look_then_flip)
         monkeypatch.setattr("headrace.pipeline.backfill.time", SimpleNamespace(sleep=settle))
         place.backfill(settle_s=SETTLE_S)
         another_round()
@@ -278,7 +287,7 @@ def watching(place: Place) -> Generator[list[tuple[str, int]]]:
 
     def watch() -> None:
         while not stop.is_set():
-            found.extend((tier.name, sum(queue_metrics.totals(client, tier.name).values())) for tier in TIERS)
+            found.extend((tier.name, sum(queue_metrics.read_totals(client, tier.name).values())) for tier in TIERS)
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -304,7 +313,7 @@ def test_killed_before_the_flip_a_backfill_has_changed_nothing(place: Place, mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(history_windows, "flip", die)
+        patch.setattr(history_windows, "activate_generation", die)
         with pytest.raises(KeyboardInterrupt):
             place.backfill()
     assert answers(place.client) == wrong
@@ -318,7 +327,7 @@ def test_a_later_backfill_replaces_an_earlier_one_and_leaves_its_other_hours(pla
     right = answers(place.client)
     corrupt(place.client)
     place.backfill()
-    second = Window(START + HOUR_MS, START + 2 * HOUR_MS)
+    second = ReplayWindow(START + HOUR_MS, START + 2 * HOUR_MS)
     assert place.backfill(second).generation == 2
     assert answers(place.client) == right
     query = (
@@ -336,7 +345,7 @@ def test_no_two_backfills_have_the_same_generation(place: Place, clickhouse_url:
 
     def take() -> None:
         client = connect(clickhouse_url, str(place.client.database))
-        taken.extend(history_windows.take_generation(client) for _ in range(5))
+        taken.extend(history_windows.allocate_generation(client) for _ in range(5))
         client.close()
 
     threads = [threading.Thread(target=take) for _ in range(4)]
@@ -370,7 +379,7 @@ def test_overlapping_files_count_each_event_once(place: Place) -> None:
         for start, end in ((0, 90), (30, 200), (100, 250)):
             ArchiveWriter(place.uri).write(events.slice(start, end - start))
     assert place.audit().equal
-    tidy(place.uri, NOW_MS, 30, WINDOW.end_ms)
+    compact_and_expire(place.uri, NOW_MS, 30, WINDOW.end_ms)
     assert place.audit().equal
 
 
@@ -395,12 +404,12 @@ def test_history_that_the_archive_does_not_hold_is_not_erased(place: Place, tmp_
     for part in (EVENTS[0].slice(0, second - 3), EVENTS[0].slice(second), EVENTS[1]):
         ArchiveWriter(gone.uri).write(part)
     with pytest.raises(ArchiveIncomplete, match="events after the last one of shard 0"):
-        gone.backfill(Window(START + HOUR_MS, START + 2 * HOUR_MS))  # archiving ended within this hour
+        gone.backfill(ReplayWindow(START + HOUR_MS, START + 2 * HOUR_MS))  # archiving ended within this hour
     for events in EVENTS:
         follow(gone.uri, events)
     for hour in (START, START + HOUR_MS):
         with pytest.raises(ArchiveIncomplete, match="3 events of shard 0 next to the hour before or after"):
-            gone.backfill(Window(hour, hour + HOUR_MS))
+            gone.backfill(ReplayWindow(hour, hour + HOUR_MS))
     assert gone.audit().lacking
     assert answers(place.client) == right
     empty.backfill(allow_empty=True)
@@ -431,7 +440,7 @@ def test_a_backfill_of_real_streams_agrees_with_the_queues(
     uri = str(tmp_path)
     archived: list[pa.Table] = []
     for shard in range(2):
-        entries = streams.entries_between(valkey, keys.metrics(shard), "0-0", "+", 10_000)
+        entries = streams.read_entries_between(valkey, keys.metrics(shard), "0-0", "+", 10_000)
         if entries:
             events = pa.Table.from_batches([decode(shard, entries)])
             archived.append(events)
@@ -439,7 +448,7 @@ def test_a_backfill_of_real_streams_agrees_with_the_queues(
 
     first = min(events["at_ms"][0].as_py() for events in archived)
     last = max(events["at_ms"][-1].as_py() for events in archived)
-    window = Window(first // HOUR_MS * HOUR_MS, (last // HOUR_MS + 1) * HOUR_MS)
+    window = ReplayWindow(first // HOUR_MS * HOUR_MS, (last // HOUR_MS + 1) * HOUR_MS)
     for events in archived:
         ArchiveWriter(uri).write(events)
         follow(uri, events, window.end_ms)
@@ -463,11 +472,11 @@ def batch_up_to(client: Client, watermark_ms: int) -> None:
 
 
 def test_the_watermark_is_the_highest_of_all_batches(warehouse: Client) -> None:
-    assert pipeline_batches.watermark_ms(warehouse) is None
+    assert pipeline_batches.read_watermark_ms(warehouse) is None
     for watermark_ms in (5, 9, 7):
         batch_up_to(warehouse, watermark_ms)
-    assert pipeline_batches.watermark_ms(warehouse) == 9
-    assert closed_window(0, HOUR_MS, HOUR_MS).hours == range(0, HOUR_MS, HOUR_MS)
+    assert pipeline_batches.read_watermark_ms(warehouse) == 9
+    assert validate_window(0, HOUR_MS, HOUR_MS).list_hours == range(0, HOUR_MS, HOUR_MS)
 
 
 @pytest.fixture
@@ -485,7 +494,7 @@ def test_the_commands(place: Place, environ: dict[str, str], monkeypatch: pytest
     batch_up_to(place.client, WINDOW.end_ms)
     corrupt(place.client)
     wrong = answers(place.client)
-    hours = ["--from", iso(WINDOW.start_ms), "--to", iso(WINDOW.end_ms)]
+    hours = ["--from", format_iso_ms(WINDOW.start_ms), "--to", format_iso_ms(WINDOW.end_ms)]
 
     def shared(_: Settings) -> AbstractContextManager[SparkSession]:
         return nullcontext(place.session)
@@ -510,7 +519,16 @@ def test_an_audit_in_a_process_of_its_own_exits_with_what_it_found(place: Place,
     batch_up_to(place.client, WINDOW.end_ms)
     corrupt(place.client)
     done = subprocess.run(
-        [sys.executable, "-m", "headrace", "audit", "--from", iso(WINDOW.start_ms), "--to", iso(WINDOW.end_ms)],
+        [
+            sys.executable,
+            "-m",
+            "headrace",
+            "audit",
+            "--from",
+            format_iso_ms(WINDOW.start_ms),
+            "--to",
+            format_iso_ms(WINDOW.end_ms),
+        ],
         env={**os.environ, **environ},
         capture_output=True,
         check=False,
@@ -525,17 +543,21 @@ def test_an_audit_in_a_process_of_its_own_exits_with_what_it_found(place: Place,
 def test_the_commands_refuse_hours_that_are_not_whole_or_not_over(place: Place, environ: dict[str, str]) -> None:
     for name in ("audit", "backfill"):
         for start, end, told in ((START + 1, START + HOUR_MS, "nearest"), (START, START + HOUR_MS, "Wait")):
-            refused = CliRunner().invoke(headrace, [name, "--from", iso(start), "--to", iso(end)], env=environ)
+            refused = CliRunner().invoke(
+                headrace, [name, "--from", format_iso_ms(start), "--to", format_iso_ms(end)], env=environ
+            )
             assert (refused.exit_code, told in refused.output) == (1, True), refused.output
-        refused = CliRunner().invoke(headrace, [name, "--from", "monday", "--to", iso(START)], env=environ)
+        refused = CliRunner().invoke(headrace, [name, "--from", "monday", "--to", format_iso_ms(START)], env=environ)
         assert (refused.exit_code, "Invalid time" in refused.output) == (2, True)
         without = {**environ, "HEADRACE_ARCHIVE_PATH": ""}
-        refused = CliRunner().invoke(headrace, [name, "--from", iso(START), "--to", iso(START)], env=without)
+        refused = CliRunner().invoke(
+            headrace, [name, "--from", format_iso_ms(START), "--to", format_iso_ms(START)], env=without
+        )
         assert (refused.exit_code, "archive.path" in refused.output) == (3, True)
 
 
 def test_clickhouse_understands_the_schema_of_a_cluster(warehouse: Client) -> None:
-    for statement in script(str(warehouse.database), "prod"):
+    for statement in render_schema(str(warehouse.database), "prod"):
         assert warehouse.query(f"EXPLAIN AST {statement}").result_rows
 
 

@@ -18,8 +18,8 @@ from headrace.errors import QueueFull, ShardMismatch
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
-from headrace.queue.queue import Client, QueueOptions, SyncClient
-from headrace.queue.scripts import Caps, ColdNumbers
+from headrace.queue.client import Client, QueueOptions, SyncClient
+from headrace.queue.scripts import ColdCounters, WarmCaps
 from headrace.queue.state import read_states
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
@@ -50,7 +50,7 @@ def test_a_client_with_default_options_obeys_the_stored_job_cap(valkey: Valkey, 
 
 def test_stored_byte_caps_hold_for_a_queue_and_for_a_shard(valkey: Valkey, valkey_url: str) -> None:
     store(valkey, "- 10 12 -")
-    with SyncClient(valkey_url, QueueOptions(caps=Caps(bytes=2**30))) as client:
+    with SyncClient(valkey_url, QueueOptions(caps=WarmCaps(bytes=2**30))) as client:
         client.enqueue_many(REF, jobs(5))
         with pytest.raises(QueueFull):
             client.enqueue_many(REF, jobs(1, first=5))
@@ -84,25 +84,25 @@ def test_refill_and_cold_mode_obey_the_stored_cap(any_valkey_url: str, postgres_
         [state] = read_states(client.redis, 2)
         assert (state.warm, state.cold) == (4, 6)
         mover = Mover(tiers)
-        mover.elect()
+        mover.renew_leadership()
         mover.sweep(client.shards and REF.environment.shard(client.shards))
         [state] = read_states(client.redis, 2)
         assert (state.warm, state.cold) == (4, 6)
         store(tiers.valkey, "7 - - -")
-        mover.visit(REF)
+        mover.refill_queue(REF)
         [state] = read_states(client.redis, 2)
         assert (state.warm, state.cold) == (7, 3)
 
 
 def test_a_settle_goes_cold_with_the_stored_caps(valkey: Valkey, valkey_url: str) -> None:
     store(valkey, "4 99 - -")
-    numbers = ColdNumbers(0, 1, 1, 5, 0, 10, 0, 0, 0, 0, 0)
+    numbers = ColdCounters(0, 1, 1, 5, 0, 10, 0, 0, 0, 0, 0)
     with SyncClient(valkey_url) as client:
         client.enqueue_many(REF, jobs(1))
         epoch = valkey.hget(keys.queue(REF.environment.shard(2), REF), "epoch")
         assert isinstance(epoch, bytes)
-        numbers = ColdNumbers(int(epoch), 1, 1, 5, 0, 10, 0, 0, 0, 0, 0)
-        run(valkey, client.options.stubs().settle(REF, numbers))
+        numbers = ColdCounters(int(epoch), 1, 1, 5, 0, 10, 0, 0, 0, 0, 0)
+        run(valkey, client.options.make_stubs().sync_cold(REF, numbers))
     cold = valkey.hget(keys.queue(REF.environment.shard(2), REF), "cold")
     assert isinstance(cold, bytes)
     assert cold.split()[11:13] == [b"4", b"99"]
@@ -154,7 +154,7 @@ def test_tiers_read_the_number_of_shards(valkey: Valkey, valkey_url: str, postgr
         client.enqueue(REF, NewJob("send", delay_ms=HOUR_MS))
         assert tiers.stubs.shards == 3
         mover = Mover(tiers)
-        mover.elect()
+        mover.renew_leadership()
         mover.sweep(REF.environment.shard(3))
     [state] = read_states(valkey, 3)
     assert state.scheduled == 1

@@ -14,13 +14,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.cli import main
-from headrace.cli.doctor_valkey import examine_valkey
+from headrace.cli.doctor_valkey import check_valkey
 from headrace.cli.queue_table import COLUMNS
 from headrace.errors import QueueFull
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import run as run_script
@@ -62,13 +62,13 @@ class Shell:
         return next(state for state in read_states(self.valkey, SHARDS) if state.ref == ref)
 
     def dequeue(self, ref: QueueRef = REF) -> LeasedJob:
-        stubs = self.client.options.stubs()
-        [job] = run_script(self.valkey, stubs.dequeue(stubs.shard_of(ref), 1, HOUR_MS))
+        stubs = self.client.options.make_stubs()
+        [job] = run_script(self.valkey, stubs.dequeue(stubs.find_shard(ref), 1, HOUR_MS))
         return job
 
     def bury(self, error: str, ref: QueueRef = REF) -> None:
-        stubs = self.client.options.stubs()
-        run_script(self.valkey, stubs.bury(stubs.shard_of(ref), [(self.dequeue(ref), error)]))
+        stubs = self.client.options.make_stubs()
+        run_script(self.valkey, stubs.bury(stubs.find_shard(ref), [(self.dequeue(ref), error)]))
 
 
 @pytest.fixture
@@ -265,8 +265,8 @@ class TestJob:
 
     def test_a_done_job_is_known_for_a_while(self, shell: Shell) -> None:
         shell.client.enqueue(REF, NewJob("send", id="1"))
-        stubs = shell.client.options.stubs()
-        run_script(shell.valkey, stubs.ack(stubs.shard_of(REF), [(shell.dequeue(), 1)], keep_ms=HOUR_MS))
+        stubs = shell.client.options.make_stubs()
+        run_script(shell.valkey, stubs.ack(stubs.find_shard(REF), [(shell.dequeue(), 1)], keep_ms=HOUR_MS))
         assert shell.document("job", *ENV, "1")["state"] == "done"
         assert "done" in shell.ok("job", *ENV, "1")
 
@@ -403,4 +403,4 @@ def test_the_commands_work_the_same_on_a_cluster(
         assert shell.document("metrics", "on")["enabled"]
         shell.ok("pause", *NAMES)
         shell.ok("cancel", *ENV, "1")
-    assert [one.found for one in examine_valkey(any_valkey_url, SHARDS)] == ["none", "noeviction", "yes"]
+    assert [one.found for one in check_valkey(any_valkey_url, SHARDS)] == ["none", "noeviction", "yes"]

@@ -11,9 +11,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.cli import main
-from headrace.cli.spool_options import backoff, exporter_options, memory_bytes, send_limit, spool_options, spool_path
+from headrace.cli.spool_options import (
+    build_backoff,
+    build_exporter_options,
+    build_send_limit,
+    build_spool_options,
+    find_spool_path,
+    read_memory_limit,
+)
 from headrace.pipeline.payload import to_payload
-from headrace.settings import load
+from headrace.settings import load_settings
 from headrace.spool.spool import Spool, SpoolOptions
 from headrace.warehouse.connect import Client
 from tests.integration.test_spool_clickhouse import TABLE, counted, everywhere, rows
@@ -125,23 +132,29 @@ def test_no_such_spool(tmp_path: Path, command: str) -> None:
 
 class TestOptions:
     def test_zeros_and_shares_become_numbers(self) -> None:
-        settings = load({"spool.max_bytes": "10%", "spool.workers": "0"}, {}, None).settings
-        assert spool_options(settings).max_bytes == memory_bytes() // 10
-        assert exporter_options(settings, clickhouse=True).workers % 2 == 0
-        assert exporter_options(settings, clickhouse=True).bounds.most % 4 == 0
-        assert send_limit(settings).try_begin()
+        settings = load_settings({"spool.max_bytes": "10%", "spool.workers": "0"}, {}, None).settings
+        assert build_spool_options(settings).max_bytes == read_memory_limit() // 10
+        assert build_exporter_options(settings, clickhouse=True).workers % 2 == 0
+        assert build_exporter_options(settings, clickhouse=True).bounds.maximum % 4 == 0
+        assert build_send_limit(settings).try_begin()
 
     def test_clickhouse_is_tried_again_sooner(self) -> None:
-        settings = load({}, {}, None).settings
-        assert (backoff(settings, clickhouse=True).base_s, backoff(settings, clickhouse=True).longest_s) == (1.0, 30.0)
-        assert (backoff(settings, clickhouse=False).base_s, backoff(settings, clickhouse=False).longest_s) == (
+        settings = load_settings({}, {}, None).settings
+        assert (
+            build_backoff(settings, clickhouse=True).base_s,
+            build_backoff(settings, clickhouse=True).longest_s,
+        ) == (1.0, 30.0)
+        assert (
+            build_backoff(settings, clickhouse=False).base_s,
+            build_backoff(settings, clickhouse=False).longest_s,
+        ) == (
             5.0,
             300.0,
         )
 
     def test_backoff_switched_off_is_a_steady_pace(self) -> None:
-        steady = backoff(load({"spool.backoff": "false"}, {}, None).settings, clickhouse=False)
+        steady = build_backoff(load_settings({"spool.backoff": "false"}, {}, None).settings, clickhouse=False)
         assert [steady.delay_s(failures, 0.0) for failures in (1, 5, 50)] == [5.0, 5.0, 5.0]
 
     def test_the_default_path_is_in_the_data_directory(self) -> None:
-        assert spool_path(load({}, {}, None).settings) == Path(".headrace/spool")
+        assert find_spool_path(load_settings({}, {}, None).settings) == Path(".headrace/spool")

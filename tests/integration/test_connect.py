@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from headrace.embedded.process import LOOPBACK, Child
+from headrace.embedded.process import LOOPBACK, GuardedProcess
 from headrace.embedded.valkey import USER, EmbeddedValkey, find_server
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
-from headrace.queue.queue import Client, SyncClient
+from headrace.queue.client import Client, SyncClient
 from headrace.valkey.connect import connect
-from headrace.valkey.probe import server_version
+from headrace.valkey.probe import read_server_version
 from tests.conftest import READY_S, wait_until
 from tests.ports import reserved_port
 
@@ -37,7 +37,7 @@ def test_user_and_password(tmp_path: Path) -> None:
             client.acl_setuser("odd", enabled=True, passwords="+p@ss:word/", keys="*", channels="*", commands=["+@all"])
         url = f"redis://odd:p%40ss%3Aword%2F@{LOOPBACK}:{server.port}/0"
         assert SyncClient(url).enqueue(REF, NewJob("t"))
-        assert server_version(f"redis://{LOOPBACK}:{server.port}/0") is None
+        assert read_server_version(f"redis://{LOOPBACK}:{server.port}/0") is None
     finally:
         server.stop()
 
@@ -69,13 +69,13 @@ def test_the_master_that_sentinels_know(tmp_path: Path, port: int) -> None:
     config.write_text(
         f"port {port}\nbind {LOOPBACK}\nsentinel monitor the-queue {LOOPBACK} {server.port} 1\n{login}{PATIENT}"
     )
-    sentinel = Child(
+    sentinel = GuardedProcess(
         "sentinel", [find_server("bundled"), str(config), "--sentinel"], log_file=tmp_path / "sentinel.log"
     )
     sentinel.start()
     try:
         url = f"redis+sentinel://{USER}:{password}@{LOOPBACK}:1,{LOOPBACK}:{port}/the-queue/0"
-        wait_until(lambda: server_version(url), "the sentinel answers", READY_S)
+        wait_until(lambda: read_server_version(url), "the sentinel answers", READY_S)
         with SyncClient(url) as client:
             assert client.enqueue(REF, NewJob("t"))
         assert asyncio.run(enqueue(url))

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 
 from headrace.api.services import Services
-from headrace.history.presenter import iso, present_environment, present_queue
-from headrace.history.reader import environment_history, queue_history
-from headrace.history.routing import Window
+from headrace.history.presenter import format_iso_ms, present_environment, present_queue
+from headrace.history.reader import read_environment_history, read_queue_history
+from headrace.history.routing import QueryWindow
 from headrace.model.names import QueueRef
 from headrace.pipeline.clickhouse_destination import TABLE as TABLE_META
 from headrace.pipeline.clickhouse_destination import ClickHouseDestination
 from headrace.pipeline.sink import SpoolSink
-from headrace.pipeline.transforms import Plan, Summary, summarise, summary_of
+from headrace.pipeline.transforms import PartitionPlan, PartitionSummary, summarise, summary_from_row
 from headrace.spool.options import SpoolOptions
-from headrace.spool.record import Record
+from headrace.spool.record import SpoolRecord
 from headrace.spool.spool import Spool
 from headrace.warehouse import alert_samples, history_windows, pipeline_batches, queue_metrics
 from headrace.warehouse.blocks import BlockWriter
 from headrace.warehouse.connect import Client, connect
-from headrace.warehouse.reads import Reads
+from headrace.warehouse.query_runner import QueryRunner
 from headrace.warehouse.tiers import TIERS
 from tests.access import client_with_key
 from tests.events import event_table
@@ -51,16 +51,16 @@ class Pipeline:
     def take(self, **changes: Any) -> None:
         """Store a batch with one event in each of two shards, in the bucket after the previous one."""
         at_ms = (self.start_s + self.number * STEP_S) * 1000 + 1000
-        parts: list[Summary] = []
+        parts: list[PartitionSummary] = []
         for shard in range(2):
             event = {"shard": shard, "at_ms": at_ms, "seq": self.number + 1, "epoch": at_ms - self.number * 5000}
             event |= {"odometer": self.number + 1, "depth": 3, "queue": "q" if not shard else "other", **changes}
-            rows = summarise(event_table(event).to_batches(), Plan())
-            parts += [summary_of(row) for batch in rows for row in batch.to_pylist()]
-        self.sink.take(parts, self.number, self.now_ms)
+            rows = summarise(event_table(event).to_batches(), PartitionPlan())
+            parts += [summary_from_row(row) for batch in rows for row in batch.to_pylist()]
+        self.sink.store(parts, self.number, self.now_ms)
         self.number += 1
 
-    def deliver(self, is_lost: Callable[[Record], bool] = lambda record: False) -> None:
+    def deliver(self, is_lost: Callable[[SpoolRecord], bool] = lambda record: False) -> None:
         for record in self.spool.lease_many(99):
             if is_lost(record):
                 self.spool.reject(record.id, "bad rows")
@@ -70,13 +70,13 @@ class Pipeline:
             self.spool.ack(record.id)
 
     def history(self, environment: bool = False) -> dict[str, Any]:
-        window = Window(TIERS[0], self.start_s, self.start_s + POINTS * STEP_S, STEP_S, "")
-        reads, now_ms = Reads(self.client, 60.0), self.start_s * 1000 + POINTS * STEP_S * 1000
+        window = QueryWindow(TIERS[0], self.start_s, self.start_s + POINTS * STEP_S, STEP_S, "")
+        reads, now_ms = QueryRunner(self.client, 60.0), self.start_s * 1000 + POINTS * STEP_S * 1000
         if environment:
-            found = environment_history(reads, REF.environment, window, now_ms)
+            found = read_environment_history(reads, REF.environment, window, now_ms)
             assert found is not None
             return json.loads(present_environment("e", found))
-        found = queue_history(reads, REF, window, now_ms)
+        found = read_queue_history(reads, REF, window, now_ms)
         assert found is not None
         return json.loads(present_queue("q", found))
 
@@ -93,18 +93,18 @@ def enqueued(history: dict[str, Any]) -> list[int | None]:
     return [point["throughput"]["enqueued"] for point in history["timeseries"]]
 
 
-def rows_lost(record: Record) -> bool:
+def rows_lost(record: SpoolRecord) -> bool:
     return record.meta[TABLE_META] == queue_metrics.TABLE
 
 
-def all_lost(record: Record) -> bool:
+def all_lost(record: SpoolRecord) -> bool:
     return True
 
 
 @pytest.mark.parametrize("is_lost", [rows_lost, all_lost], ids=["buried rows", "restored backup"])
 @pytest.mark.parametrize("environment", [False, True], ids=["queue", "environment"])
 def test_what_was_lost_on_the_way_is_unknown_and_not_zero(
-    pipeline: Pipeline, is_lost: Callable[[Record], bool], environment: bool
+    pipeline: Pipeline, is_lost: Callable[[SpoolRecord], bool], environment: bool
 ) -> None:
     """Regression: the batch row or the next one arrived, and the missing rows counted as zero, at 100 %."""
     for number in range(6):
@@ -142,7 +142,7 @@ def test_a_gap_is_reported_with_its_range(
     services = Services(valkey_url, clickhouse_url, str(pipeline.client.database), 2, postgres_url)
     answer = client_with_key(services).get("/api/v1/pipeline").json()
     services.close()
-    start, end = (iso((pipeline.start_s + number * STEP_S) * 1000 + 1000) for number in (2, 3))
+    start, end = (format_iso_ms((pipeline.start_s + number * STEP_S) * 1000 + 1000) for number in (2, 3))
     assert answer["gaps"] == [{"shard": shard, "start": start, "end": end, "events": 1} for shard in range(2)]
 
 
@@ -150,9 +150,9 @@ def test_a_gap_is_a_loss_for_alerts(pipeline: Pipeline) -> None:
     for number in range(6):
         pipeline.take()
         pipeline.deliver(rows_lost if number == 3 else lambda record: False)
-    reads = Reads(pipeline.client, 60.0)
-    assert alert_samples.progress(reads, pipeline.start_s * 1000).losses == 2  # one in each shard
-    assert alert_samples.progress(reads, pipeline.now_ms).losses == 0
+    reads = QueryRunner(pipeline.client, 60.0)
+    assert alert_samples.read_progress(reads, pipeline.start_s * 1000).losses == 2  # one in each shard
+    assert alert_samples.read_progress(reads, pipeline.now_ms).losses == 0
 
 
 def test_batches_of_an_older_release_are_no_gap(pipeline: Pipeline) -> None:
@@ -180,7 +180,9 @@ def test_hours_that_a_backfill_wrote_again_have_no_gap(pipeline: Pipeline) -> No
         pipeline.take()
         pipeline.deliver(rows_lost if number == 3 else lambda record: False)
     hour_s = pipeline.start_s // 3600 * 3600
-    history_windows.flip(pipeline.client, hour_s, hour_s + 7200, history_windows.take_generation(pipeline.client))
+    history_windows.activate_generation(
+        pipeline.client, hour_s, hour_s + 7200, history_windows.allocate_generation(pipeline.client)
+    )
     assert None not in enqueued(pipeline.history())
 
 
@@ -190,7 +192,7 @@ def test_one_record_of_many_that_is_lost_makes_its_batch_a_gap(
     monkeypatch.setattr("headrace.pipeline.clickhouse_destination.MAX_BLOCK_ROWS", 1)
     lost: list[int] = []
 
-    def one_of_two(record: Record) -> bool:
+    def one_of_two(record: SpoolRecord) -> bool:
         if rows_lost(record) and not lost:
             lost.append(record.id)
             return True

@@ -14,12 +14,18 @@ from typing import Any
 import psutil
 import pytest
 
-from headrace.embedded.cluster import BUS_OFFSET
-from headrace.embedded.datadir import DataDirectory, running_stack
+from headrace.embedded.data_directory import DataDirectory, find_running_stack
 from headrace.embedded.java import find_java
 from headrace.embedded.postgres import EmbeddedPostgres
-from headrace.embedded.process import LOOPBACK, Child, EmbeddedServer, find_free_port, first_outgoing_port
+from headrace.embedded.process import (
+    LOOPBACK,
+    EmbeddedServer,
+    GuardedProcess,
+    find_first_ephemeral_port,
+    find_free_port,
+)
 from headrace.embedded.valkey import EmbeddedValkey
+from headrace.embedded.valkey_cluster import BUS_OFFSET
 from headrace.errors import DataDirectoryError, EmbeddedError, JavaNotFound, PortTaken
 from headrace.valkey.connect import Valkey, connect
 from tests.conftest import READY_S, wait_until
@@ -135,7 +141,7 @@ def test_a_server_that_nobody_ends_is_not_joined_by_another(tmp_path: Path, monk
     guard.kill()
     parent.kill()
     parent.wait()
-    monkeypatch.setattr("headrace.embedded.process.FORMER_S", 0.1)
+    monkeypatch.setattr("headrace.embedded.process.PREVIOUS_RUN_TIMEOUT_S", 0.1)
     try:
         with pytest.raises(EmbeddedError, match=r"still running.*Nothing was started"):
             EmbeddedValkey(tmp_path / "data", tmp_path / "log").start()
@@ -147,7 +153,7 @@ def test_a_child_that_ignores_the_stop_signal_is_killed(tmp_path: Path) -> None:
     stubborn = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
     )
-    child = Child("stubborn", [sys.executable, "-c", stubborn], log_file=tmp_path / "log")
+    child = GuardedProcess("stubborn", [sys.executable, "-c", stubborn], log_file=tmp_path / "log")
     child.start()
     wait_until(lambda: "up" in child.log_tail(), "it runs")
     assert child.stop(grace_s=0.1) == 128 + signal.SIGKILL
@@ -177,7 +183,7 @@ def test_a_taken_port_is_refused_before_anything_starts(tmp_path: Path) -> None:
 def test_a_chosen_port_is_not_given_to_outgoing_connections(bus: int) -> None:
     """Otherwise a connection can take the port before the server binds it, or while the server restarts."""
     port = find_free_port(bus)
-    assert port + bus < first_outgoing_port()
+    assert port + bus < find_first_ephemeral_port()
 
 
 def test_an_unknown_server_binary_says_what_is_allowed(tmp_path: Path) -> None:
@@ -189,31 +195,31 @@ def test_an_unknown_server_binary_says_what_is_allowed(tmp_path: Path) -> None:
 class TestDataDirectory:
     def test_one_stack_at_a_time(self, tmp_path: Path) -> None:
         first = DataDirectory(tmp_path / "data", 0)
-        first.open()
+        first.acquire()
         first.write_stack({"pid": 4711, "urls": {"redis": "redis://x"}})
-        assert running_stack(tmp_path / "data") == {"pid": 4711, "urls": {"redis": "redis://x"}}
+        assert find_running_stack(tmp_path / "data") == {"pid": 4711, "urls": {"redis": "redis://x"}}
         with pytest.raises(DataDirectoryError, match="process 4711"):
-            DataDirectory(tmp_path / "data", 0).open()
-        first.close()
-        assert running_stack(tmp_path / "data") is None
+            DataDirectory(tmp_path / "data", 0).acquire()
+        first.release()
+        assert find_running_stack(tmp_path / "data") is None
         second = DataDirectory(tmp_path / "data", 0)
-        second.open()
-        second.close()
+        second.acquire()
+        second.release()
 
     def test_a_newer_format_is_left_alone(self, tmp_path: Path) -> None:
         (tmp_path / "version.json").write_text('{"format": 99, "headrace": "9.9"}')
         with pytest.raises(DataDirectoryError, match=r"written by Headrace 9\.9 .*Nothing was changed"):
-            DataDirectory(tmp_path, 0).open()
+            DataDirectory(tmp_path, 0).acquire()
         assert (tmp_path / "version.json").read_text() == '{"format": 99, "headrace": "9.9"}'
 
     def test_a_directory_that_cannot_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(DataDirectoryError, match="Cannot write to"):
-            DataDirectory(tmp_path / "file" / "data", 0).open()
+            DataDirectory(tmp_path / "file" / "data", 0).acquire()
 
     def test_a_disk_that_is_full(self, tmp_path: Path) -> None:
         with pytest.raises(DataDirectoryError, match=r"less than embedded\.min_free"):
-            DataDirectory(tmp_path / "data", 2**60).open()
+            DataDirectory(tmp_path / "data", 2**60).acquire()
 
 
 NOWHERE = {"PATH": "/nowhere"}

@@ -18,8 +18,8 @@ import pytest
 
 from headrace.alerts.problems import report_problem
 from headrace.embedded.process import LOOPBACK
-from headrace.pipeline.clickhouse_destination import records_of
-from headrace.pipeline.job import exporting
+from headrace.pipeline.clickhouse_destination import build_records
+from headrace.pipeline.job import open_pipeline
 from headrace.pipeline.options import IN_ORDER, PipelineOptions
 from headrace.postgres.connect import Pool, open_pool
 from headrace.spool.backoff import Backoff
@@ -65,9 +65,9 @@ def test_an_exporter_that_fails_three_times_raises_an_incident_without_any_chann
             metrics_port=pages,
             report_problem=lambda detail: report_problem(pool, "the exporter", detail),
         )
-        with exporting(options) as pipeline:
+        with open_pipeline(options) as pipeline:
             assert health(pages)[0] == 200
-            pipeline.spool.put_many(records_of(pipeline_batches.TABLE, pipeline_batches.to_arrow(BATCH), "t"))
+            pipeline.spool.put_many(build_records(pipeline_batches.TABLE, pipeline_batches.to_arrow(BATCH), "t"))
             wait_until(
                 lambda: alerting.count("SELECT count(*) FROM alert_problems"), "the exporter reports its failures"
             )
@@ -103,8 +103,8 @@ def test_a_report_that_is_not_repeated_grows_old(pool: Pool, clickhouse_url: str
 
 
 def step(alerting: Alerting, history: History, minutes: int) -> None:
-    history.final_up_to(NOW + minutes * MINUTE)
-    alerting.round(NOW + minutes * MINUTE)
+    history.set_watermark(NOW + minutes * MINUTE)
+    alerting.evaluate_once(NOW + minutes * MINUTE)
 
 
 def health(port: int) -> tuple[int, dict[str, Any]]:

@@ -15,14 +15,14 @@ from typing import Any, cast
 import pytest
 
 from headrace.spool import exporter as exporter_module
-from headrace.spool.adaptive import Bounds
+from headrace.spool.adaptive import WorkerBounds
 from headrace.spool.backoff import Backoff
 from headrace.spool.breaker import BreakerState
-from headrace.spool.destination import Batch, Destination, Retryable
+from headrace.spool.destination import Destination, RetryableSendError, SendBatch
 from headrace.spool.exporter import Exporter, ExporterOptions
 from headrace.spool.file_destination import FileDestination
-from headrace.spool.flow import SendLimit
-from headrace.spool.record import Record
+from headrace.spool.flow_control import SendLimit
+from headrace.spool.record import SpoolRecord
 from headrace.spool.spool import Spool, SpoolOptions, list_dead
 from tests.conftest import wait_until
 from tests.exporting import POISON, Answer, HttpDestination, ScriptedServer, serving
@@ -96,7 +96,7 @@ class TestOrder:
         class Uneven(HttpDestination):
             """Takes longer to prepare every other record than the next one."""
 
-            def prepare(self, record: Record) -> Sequence[Batch]:
+            def prepare(self, record: SpoolRecord) -> Sequence[SendBatch]:
                 if record.id % 2:
                     time.sleep(0.005)
                 return super().prepare(record)
@@ -190,7 +190,7 @@ class TestFailures:
         class Surprising(HttpDestination):
             surprises = [SystemExit(), ZeroDivisionError(), KeyError("x")]  # noqa: RUF012
 
-            def send(self, batch: Batch) -> None:
+            def send(self, batch: SendBatch) -> None:
                 if self.surprises:
                     raise self.surprises.pop()
                 super().send(batch)
@@ -239,9 +239,9 @@ class Impatient(HttpDestination):
 class Picky(HttpDestination):
     """Never delivers one particular record."""
 
-    def send(self, batch: Batch) -> None:
+    def send(self, batch: SendBatch) -> None:
         if batch.body == b"sick":
-            raise Retryable("sick")
+            raise RetryableSendError("sick")
         super().send(batch)
 
 
@@ -249,10 +249,10 @@ class TestBreaker:
     def test_it_gates_before_a_record_is_taken(
         self, spool: Spool, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        leased: list[Record] = []
+        leased: list[SpoolRecord] = []
         lease = spool.lease
 
-        def noting(*, timeout: float | None = 0) -> Record | None:
+        def noting(*, timeout: float | None = 0) -> SpoolRecord | None:
             if record := lease(timeout=timeout):
                 leased.append(record)
             return record
@@ -299,7 +299,7 @@ class TestBreaker:
         server.otherwise = Answer(503, retry_after="1800")
         put(spool, *numbered(400))
         options = replace(
-            QUICK, workers=1, adaptive=True, bounds=Bounds(1, 6), breaker_threshold=1, breaker_reset_s=HOUR,
+            QUICK, workers=1, adaptive=True, bounds=WorkerBounds(1, 6), breaker_threshold=1, breaker_reset_s=HOUR,
             max_concurrent_sends=6,
         )  # fmt: skip
         with exporting(spool, HttpDestination(server.port), options, clock=clock) as exporter:
@@ -358,13 +358,13 @@ class TestSplitting:
         assert server.bodies() == [b"abcd"]
 
 
-class TestUnclearFate:
+class TestUnknownOutcome:
     def test_only_a_quarter_of_the_window_is_sent_past_it(self, spool: Spool, server: ScriptedServer) -> None:
         clock = HandClock()
         server.script.append(Answer(applies=True, breaks=True))
         put(spool, *numbered(60))
         options = replace(QUICK, backoff=Backoff(HOUR, 1.0, HOUR), channel_size=8)
-        destination = HttpDestination(server.port, window_blocks=80)
+        destination = HttpDestination(server.port, dedup_window_blocks=80)
         with exporting(spool, destination, options, clock=clock, draw=lambda: 0.0) as exporter:
             wait_until(lambda: exporter.stats().backoff_s, "the answer was lost, and everybody waits")
             clock.now += HOUR  # by this clock; the record's own delay uses the spool's clock
@@ -376,7 +376,9 @@ class TestUnclearFate:
     def test_then_it_is_sent_first_and_the_rest_follows(self, spool: Spool, server: ScriptedServer) -> None:
         server.once[b"0000"] = Answer(applies=True, breaks=True)
         put(spool, *numbered(60))
-        with exporting(spool, HttpDestination(server.port, window_blocks=8), replace(QUICK, workers=2)) as exporter:
+        with exporting(
+            spool, HttpDestination(server.port, dedup_window_blocks=8), replace(QUICK, workers=2)
+        ) as exporter:
             the_end(spool)
         assert exporter.stats().unclear == 0
         assert sorted(server.bodies()) == numbered(60)
@@ -397,7 +399,7 @@ class TestUnclearFate:
         clock = HandClock()
         with (
             Spool.open(copy) as spool,
-            exporting(spool, HttpDestination(server.port, window_blocks=160), quick, clock=clock) as exporter,
+            exporting(spool, HttpDestination(server.port, dedup_window_blocks=160), quick, clock=clock) as exporter,
         ):
             wait_until(lambda: exporter.stats().backoff_s, "it fails again, but this time it is clear how")
             clock.now += HOUR
@@ -412,7 +414,7 @@ class TestUnclearFate:
         quick = replace(QUICK, backoff=Backoff(HOUR, 1.0, HOUR))
         with Spool.open(options) as spool:
             put(spool, *numbered(30))
-            with exporting(spool, HttpDestination(server.port, window_blocks=8), quick, clock=clock) as exporter:
+            with exporting(spool, HttpDestination(server.port, dedup_window_blocks=8), quick, clock=clock) as exporter:
                 wait_until(lambda: exporter.stats().backoff_s, "the answer was lost, and everybody waits")
                 clock.now += HOUR
                 wait_until(lambda: exporter.stats().passed_blocks == 2, "the allowance is used up")
@@ -504,10 +506,10 @@ class TestLimits:
     ) -> None:
         monkeypatch.setattr(exporter_module, "ADAPT_EVERY_S", HOUR)
         clock = HandClock()
-        options = replace(QUICK, adaptive=True, bounds=Bounds(1, 6))
+        options = replace(QUICK, adaptive=True, bounds=WorkerBounds(1, 6))
         with exporting(spool, HttpDestination(server.port), options, clock=clock) as exporter:
             assert exporter.adapt() == 1
-            exporter._tally.service.add(1.0)  # pyright: ignore[reportPrivateUsage] - a second per record
+            exporter._counters.service.add(1.0)  # pyright: ignore[reportPrivateUsage] - a second per record
             server.gate.clear()
             put(spool, *numbered(60))
             clock.now += 10.0
@@ -515,7 +517,7 @@ class TestLimits:
             server.gate.set()
             the_end(spool)
             wait_until(lambda: exporter.stats().sent == 60, "all are counted")
-            exporter._tally.service.value = 0.01  # pyright: ignore[reportPrivateUsage]
+            exporter._counters.service.value = 0.01  # pyright: ignore[reportPrivateUsage]
             clock.now += 1000.0
             assert exporter.adapt() == 1
 

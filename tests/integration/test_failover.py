@@ -9,23 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from headrace.alerts.problems import recent_server_events
-from headrace.cli.doctor_tiers import recent_events
-from headrace.cold import valkey_watch
+from headrace.alerts.problems import list_recent_server_events
+from headrace.cli.doctor_tiers import check_server_events
+from headrace.cold import valkey_losses as valkey_watch
 from headrace.cold.mover import Mover, MoverOptions
-from headrace.cold.quotas import QuotaKeeper
-from headrace.cold.settings import SettingsKeeper
+from headrace.cold.quotas import QuotaManager
+from headrace.cold.settings import SettingsRestorer
 from headrace.cold.status import read_server_events
 from headrace.cold.tiers import Tiers
-from headrace.cold.valkey_watch import ValkeyWatch
+from headrace.cold.valkey_losses import ValkeyLossDetector
 from headrace.errors import QuotaExceeded, SettingsNotRestored
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
-from headrace.model.quotas import DEFAULT, TenantRef
-from headrace.postgres.connect import connection, open_pool
+from headrace.model.quotas import DEFAULT_TENANT, TenantRef
+from headrace.postgres.connect import open_pool, transaction
 from headrace.queue import keys
-from headrace.queue.queue import Client, QueueOptions, SyncClient
-from headrace.queue.scripts import Caps, Stubs
+from headrace.queue.client import Client, QueueOptions, SyncClient
+from headrace.queue.scripts import Stubs, WarmCaps
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
 from headrace.valkey.connect import Valkey
@@ -86,7 +86,7 @@ PAUSED = QueueRef("o", "p", "e", "paused")
 OPTIONS = QueueOptions(shards=1)
 
 
-async def run_worker_until(url: str, last: str, keeper: SettingsKeeper | None) -> list[str]:
+async def run_worker_until(url: str, last: str, keeper: SettingsRestorer | None) -> list[str]:
     """Run a worker until it has run that job; returns the ids of all that it ran."""
     done: list[str] = []
     tasks, stop = Tasks(), asyncio.Event()
@@ -118,7 +118,7 @@ class TestSettings:
         tiers = Tiers(pair.replica_server.url, postgres_url, OPTIONS)
         with SyncClient(pair.replica_server.url, OPTIONS, tiers) as client:
             client.enqueue(REF, NewJob("t", id="last"))
-            assert asyncio.run(run_worker_until(pair.replica_server.url, "last", SettingsKeeper(tiers))) == ["last"]
+            assert asyncio.run(run_worker_until(pair.replica_server.url, "last", SettingsRestorer(tiers))) == ["last"]
 
     def test_quotas_that_the_replica_never_had_hold_after_failover(self, pair: ReplicaPair, postgres_url: str) -> None:
         tiers = Tiers(pair.primary_server.url, postgres_url, OPTIONS)
@@ -126,12 +126,12 @@ class TestSettings:
             client.enqueue(REF, NewJob("t", id="1"))
             pair.catch_up()
             pair.cut_link()
-            QuotaKeeper(tiers).change(TenantRef.of(REF.environment), {"warm_jobs": 1, "running": 0})
-            QuotaKeeper(tiers).change(DEFAULT, {"queues": 1})
+            QuotaManager(tiers).update(TenantRef.from_environment(REF.environment), {"warm_jobs": 1, "running": 0})
+            QuotaManager(tiers).update(DEFAULT_TENANT, {"queues": 1})
         pair.kill_primary()
 
         tiers = Tiers(pair.replica_server.url, postgres_url, OPTIONS)
-        assert SettingsKeeper(tiers).restore_if_needed(0)
+        assert SettingsRestorer(tiers).restore_if_needed(0)
         tiers.close()
         with SyncClient(pair.replica_server.url, OPTIONS) as client:
             with pytest.raises(QuotaExceeded, match="warm_jobs"):
@@ -150,7 +150,7 @@ class TestSettings:
             valkey.flushall()
             client.enqueue(PAUSED, NewJob("t", id="paused"))
             client.enqueue(REF, NewJob("t", id="last"))
-            assert asyncio.run(run_worker_until(valkey_url, "last", SettingsKeeper(tiers))) == ["last"]
+            assert asyncio.run(run_worker_until(valkey_url, "last", SettingsRestorer(tiers))) == ["last"]
 
     def test_a_queue_that_valkey_lost_is_paused_before_its_first_job(
         self, valkey: Valkey, valkey_url: str, postgres_url: str
@@ -160,10 +160,10 @@ class TestSettings:
             client.enqueue(PAUSED, NewJob("t", id="1"))
             client.pause(PAUSED)
             valkey.flushall()
-            assert SettingsKeeper(tiers).restore_if_needed(0)
+            assert SettingsRestorer(tiers).restore_if_needed(0)
             client.enqueue(PAUSED, NewJob("t", id="2"))
             assert run(valkey, STUBS.dequeue(0, 1, HOUR_MS, look="1")) == []
-            assert not SettingsKeeper(tiers).restore_if_needed(0)
+            assert not SettingsRestorer(tiers).restore_if_needed(0)
 
     def test_a_worker_without_postgres_waits_for_the_mover(
         self, valkey: Valkey, valkey_url: str, postgres_url: str
@@ -176,7 +176,7 @@ class TestSettings:
             with pytest.raises(SettingsNotRestored):
                 run(valkey, STUBS.dequeue(0, 1, HOUR_MS, look="0"))
             mover = Mover(tiers, MoverOptions(lease_s=3600.0))
-            mover.elect()
+            mover.renew_leadership()
             mover.sweep(0)
             assert run(valkey, STUBS.dequeue(0, 1, HOUR_MS, look="0")) == []
 
@@ -194,20 +194,20 @@ class TestReports:
         run(pair.primary, STUBS.enqueue(REF, [NewJob("t", id="2"), NewJob("t", id="3")]))
         tiers = Tiers(pair.primary_server.url, postgres_url, OPTIONS)
         replica = Tiers(pair.replica_server.url, postgres_url, OPTIONS)
-        watch = ValkeyWatch(tiers)
-        watch.look(0)
+        watch = ValkeyLossDetector(tiers)
+        watch.check(0)
         pair.kill_primary()
         watch._tiers = replica  # pyright: ignore[reportPrivateUsage]  # as Sentinel would lead it there
-        watch.look(0)
-        watch.look(0)
+        watch.check(0)
+        watch.check(0)
         [event] = read_server_events(replica.store)
         assert (event.server, event.kind, event.missing) == ("valkey", "went back", 2)
         assert [(loss.ref, loss.missing) for loss in event.losses] == [(REF, 2)]
-        with open_pool(postgres_url) as pool, connection(pool) as conn:
-            [(name, detail)] = recent_server_events(conn).items()
+        with open_pool(postgres_url) as pool, transaction(pool) as conn:
+            [(name, detail)] = list_recent_server_events(conn).items()
         assert name == "valkey of shard 0 went back"
         assert "Accepted jobs missing: 2." in detail
-        [finding] = recent_events([event])
+        [finding] = check_server_events([event])
         assert not finding.ok
         assert "2 jobs missing" in finding.found
         tiers.close()
@@ -221,29 +221,29 @@ class TestReports:
         pair.cut_link()
         run(pair.primary, STUBS.enqueue(REF, [NewJob("t", id="2"), NewJob("t", id="3")]))
         before = Tiers(pair.primary_server.url, postgres_url, OPTIONS)
-        ValkeyWatch(before).look(0)
+        ValkeyLossDetector(before).check(0)
         before.close()
         pair.kill_primary()
         after = Tiers(pair.replica_server.url, postgres_url, OPTIONS)
-        ValkeyWatch(after).look(0)
-        ValkeyWatch(after).look(0)
+        ValkeyLossDetector(after).check(0)
+        ValkeyLossDetector(after).check(0)
         [event] = read_server_events(after.store)
         assert [(loss.ref, loss.missing) for loss in event.losses] == [(REF, 2)]
         after.close()
 
     def test_what_is_kept_follows_every_look(self, valkey: Valkey, valkey_url: str, postgres_url: str) -> None:
         tiers = Tiers(valkey_url, postgres_url, OPTIONS)
-        watch, other = ValkeyWatch(tiers), ValkeyWatch(tiers)
+        watch, other = ValkeyLossDetector(tiers), ValkeyLossDetector(tiers)
         for number in range(3):
             run(valkey, STUBS.enqueue(REF, [NewJob("t", id=str(number))]))
             run(valkey, STUBS.enqueue(replace(REF, queue=f"q{number}"), [NewJob("t", id=f"other-{number}")]))
-            (watch, other)[number % 2].look(0)
+            (watch, other)[number % 2].check(0)
             with tiers.store.transaction() as conn:
                 rows = conn.execute("SELECT queue, accepted, held FROM valkey_marks WHERE shard = 0").fetchall()
             held = {(f"q{earlier}", 1, 1) for earlier in range(number + 1)}
             assert set(rows) == {(REF.queue, number + 1, number + 1), *held}
         valkey.flushall()
-        watch.look(0)
+        watch.check(0)
         with tiers.store.transaction() as conn:
             assert conn.execute("SELECT * FROM valkey_marks").fetchall() == []
         assert [(event.kind, event.missing) for event in read_server_events(tiers.store)] == [("went back", 6)]
@@ -253,8 +253,8 @@ class TestReports:
         tiers = Tiers(valkey_url, postgres_url, OPTIONS)
         run(valkey, STUBS.enqueue(REF, [NewJob("t", id="1")]))
         versions: list[object] = []
-        for watch in (first := ValkeyWatch(tiers), first, ValkeyWatch(tiers)):
-            watch.look(0)
+        for watch in (first := ValkeyLossDetector(tiers), first, ValkeyLossDetector(tiers)):
+            watch.check(0)
             with tiers.store.transaction() as conn:
                 versions += conn.execute("SELECT version, xmin::text FROM valkey_servers").fetchall()
         assert len(versions) == 3
@@ -265,11 +265,11 @@ class TestReports:
         self, valkey: Valkey, valkey_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         tiers = Tiers(valkey_url, postgres_url, OPTIONS)
-        watch = ValkeyWatch(tiers)
+        watch = ValkeyLossDetector(tiers)
         run(valkey, STUBS.enqueue(REF, [NewJob("t", id="1")]))
-        watch.look(0)
-        monkeypatch.setattr(valkey_watch, "MOST_QUEUES", 0)
-        watch.look(0)
+        watch.check(0)
+        monkeypatch.setattr(valkey_watch, "MAX_QUEUES", 0)
+        watch.check(0)
         assert read_server_events(tiers.store) == []
         tiers.close()
 
@@ -277,30 +277,30 @@ class TestReports:
         self, valkey: Valkey, valkey_url: str, postgres_url: str
     ) -> None:
         tiers = Tiers(valkey_url, postgres_url, OPTIONS)
-        watch = ValkeyWatch(tiers)
+        watch = ValkeyLossDetector(tiers)
         run(valkey, STUBS.enqueue(REF, [NewJob("t", id="1")]))
-        watch.look(0)
+        watch.check(0)
         with tiers.store.transaction() as conn:
             conn.execute("UPDATE valkey_servers SET replication_id = 'of before', version = 0")
             conn.execute("UPDATE valkey_marks SET accepted = 0")
-        watch.look(0)
+        watch.check(0)
         assert read_server_events(tiers.store) == []
         with tiers.store.transaction() as conn:
             assert conn.execute("SELECT accepted FROM valkey_marks").fetchall() == [(1,)]
         tiers.close()
 
     def test_jobs_that_wait_in_postgres_are_not_reported(self, pair: ReplicaPair, postgres_url: str) -> None:
-        options = replace(OPTIONS, caps=Caps(items=1))
+        options = replace(OPTIONS, caps=WarmCaps(items=1))
         tiers = Tiers(pair.primary_server.url, postgres_url, options)
         with SyncClient(pair.primary_server.url, options, tiers) as client:
             client.enqueue_many(REF, [NewJob("t", id="1"), NewJob("t", id="2")])
             pair.catch_up()
             pair.cut_link()
             client.enqueue_many(REF, [NewJob("t", id="3"), NewJob("t", id="4")])
-            ValkeyWatch(tiers).look(0)
+            ValkeyLossDetector(tiers).check(0)
         pair.kill_primary()
         after = Tiers(pair.replica_server.url, postgres_url, options)
-        ValkeyWatch(after).look(0)
+        ValkeyLossDetector(after).check(0)
         assert [(event.kind, event.missing) for event in read_server_events(after.store)] == [
             ("restarted or failed over", 0)
         ]
@@ -310,13 +310,13 @@ class TestReports:
         self, valkey: Valkey, valkey_url: str, postgres_url: str
     ) -> None:
         tiers = Tiers(valkey_url, postgres_url, OPTIONS)
-        watch = ValkeyWatch(tiers)
+        watch = ValkeyLossDetector(tiers)
         run(valkey, STUBS.enqueue(REF, [NewJob("t", id="1"), NewJob("t", id="2")]))
-        watch.look(0)
+        watch.check(0)
         valkey.flushall()
         run(valkey, STUBS.enqueue(replace(REF, queue="other"), [NewJob("t", id="3")]))
-        watch.look(0)
-        watch.look(0)
+        watch.check(0)
+        watch.check(0)
         assert [(event.kind, event.missing) for event in read_server_events(tiers.store)] == [("went back", 2)]
         tiers.close()
 
@@ -329,18 +329,18 @@ class TestReports:
         run(pair.primary, STUBS.enqueue(REF, [NewJob("t", id="2")]))
         before = Tiers(pair.primary_server.url, postgres_url, OPTIONS)
         after = Tiers(pair.replica_server.url, postgres_url, OPTIONS)
-        watch = ValkeyWatch(before)
-        watch.look(0)
-        read_marks = ValkeyWatch._read_marks  # pyright: ignore[reportPrivateUsage]
+        watch = ValkeyLossDetector(before)
+        watch.check(0)
+        read_marks = ValkeyLossDetector._read_marks  # pyright: ignore[reportPrivateUsage]
 
-        def fail_over(self: ValkeyWatch, shard: int) -> object:
+        def fail_over(self: ValkeyLossDetector, shard: int) -> object:
             if self._tiers is before:  # pyright: ignore[reportPrivateUsage]
                 pair.kill_primary()
                 self._tiers = after  # pyright: ignore[reportPrivateUsage]
             return read_marks(self, shard)
 
-        monkeypatch.setattr(ValkeyWatch, "_read_marks", fail_over)
-        watch.look(0)
+        monkeypatch.setattr(ValkeyLossDetector, "_read_marks", fail_over)
+        watch.check(0)
         assert [(event.kind, event.missing) for event in read_server_events(after.store)] == [("went back", 1)]
         before.close()
         after.close()
@@ -351,7 +351,7 @@ class TestReports:
         tiers = Tiers(valkey_url, postgres_url, OPTIONS)
         mover = Mover(tiers, MoverOptions(lease_s=3600.0))
         run(valkey, STUBS.enqueue(REF, [NewJob("t", id="1"), NewJob("t", id="2")]))
-        mover.elect()
+        mover.renew_leadership()
         mover.sweep(0)
         valkey.flushall()
         mover.sweep(0)

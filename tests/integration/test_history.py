@@ -16,19 +16,19 @@ from urllib.parse import quote
 import pytest
 from fastapi.testclient import TestClient
 
-from headrace.api.history_documents import EnvironmentHistory, QueueHistory, TopQueues
-from headrace.api.routes.history import Metric
+from headrace.api.routes.history import RankingMetric
+from headrace.api.schemas.history import EnvironmentHistory, QueueHistory, TopQueues
 from headrace.api.services import Services
-from headrace.history.presenter import iso
+from headrace.history.presenter import format_iso_ms
 from headrace.model.event import COLUMNS, COUNT_COLUMN, FIELD, SEPARATOR, Op
-from headrace.model.histogram import percentile
+from headrace.model.histogram import compute_percentile
 from headrace.model.job import NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.pipeline.buckets import bucketize
-from headrace.pipeline.job import exporting
+from headrace.pipeline.job import open_pipeline
 from headrace.pipeline.options import IN_ORDER, PipelineOptions
 from headrace.queue import keys
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 from headrace.queue.scripts import Stubs
 from headrace.spool.options import SpoolOptions
 from headrace.valkey.connect import Valkey
@@ -36,7 +36,7 @@ from headrace.valkey.scripts import run
 from headrace.warehouse import pipeline_batches, queue_metrics
 from headrace.warehouse.connect import Client
 from headrace.warehouse.pipeline_batches import PipelineBatch
-from headrace.warehouse.reads import HistoryTooSlow, HistoryWithdrawn, Reads
+from headrace.warehouse.query_runner import HistoryCancelled, HistoryTooSlow, QueryRunner
 from tests.access import client_with_key
 from tests.conftest import LONG_S, wait_until
 from tests.events import event_table
@@ -146,9 +146,9 @@ def run_until_known(spark: SparkSession, options: PipelineOptions, valkey: Valke
     """Wait until history is complete up to this time."""
 
     def known() -> bool:
-        return compare(valkey, warehouse).difference == 0 and pipeline_batches.watermark_ms(warehouse) is not None
+        return compare(valkey, warehouse).difference == 0 and pipeline_batches.read_watermark_ms(warehouse) is not None
 
-    with exporting(options) as pipeline, running_query(spark, pipeline):
+    with open_pipeline(options) as pipeline, running_query(spark, pipeline):
         wait_until(known, "history agrees with the queues", LONG_S / 2)
 
 
@@ -195,7 +195,7 @@ def expected_points(events: Sequence[Event], starts_ms: Sequence[int], asked_ms:
         limit = newest and newest["limit"]
         points.append(
             {
-                "timestamp": iso(start),
+                "timestamp": format_iso_ms(start),
                 "throughput": {**flow, **{f"{name}_per_s": each / 5 for name, each in flow.items()}},
                 "queue_depth": {
                     "max": highest["depth"],
@@ -586,7 +586,7 @@ def three_queues(warehouse: Client, now_s: int) -> int:
         ("utilization", ["deep"]),
     ],
 )
-def test_queues_are_ranked(api: TestClient, three_queues: int, metric: Metric, leaders: list[str]) -> None:
+def test_queues_are_ranked(api: TestClient, three_queues: int, metric: RankingMetric, leaders: list[str]) -> None:
     """By what they did in the period and by their gauges of now, idle ones too; not where the number is unknown."""
     answer = of_environment(api, REF.environment, "top-queues", metric=metric, period="1h")
     assert [queue["queue"] for queue in answer["queues"]] == leaders
@@ -599,7 +599,7 @@ def test_queues_are_ranked(api: TestClient, three_queues: int, metric: Metric, l
 
 
 def test_every_ranking_can_be_asked_for(api: TestClient, three_queues: int) -> None:
-    for metric in queue_metrics.TOP:
+    for metric in queue_metrics.RANKING_SQL:
         assert of_environment(api, REF.environment, "top-queues", metric=metric)["metric"] == metric
     ranked = of_environment(api, REF.environment, "top-queues", metric="wait_p95")["queues"]
     assert ranked[0]["value"] == pytest.approx(1000, rel=0.025)
@@ -644,15 +644,15 @@ def test_sql_and_model_agree_on_percentiles(warehouse: Client) -> None:
     waits = [0, 0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987]
     start_s = int(time.time()) // 5 * 5 - 60
     insert(warehouse, {"at_ms": start_s * 1000, "op": "dequeue", "n": len(waits), "waits": waits})
-    series = queue_metrics.points(Reads(warehouse), "5s", REF, start_s, start_s + 5, 5)
-    [span] = series.spans
+    series = queue_metrics.read_points(QueryRunner(warehouse), "5s", REF, start_s, start_s + 5, 5)
+    [span] = series.epochs
     for name, share in (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)):
         [key] = series.columns[f"wait_{name}"]
-        assert percentile({key: 1}, 1) == percentile(span.wait, share), name
+        assert compute_percentile({key: 1}, 1) == compute_percentile(span.wait, share), name
 
 
 def test_odometers_are_summed_in_the_order_of_the_verbs(warehouse: Client) -> None:
-    query = queue_metrics.query_text("environment_missing_counts", table="t")
+    query = queue_metrics.render_query("environment_missing_counts", table="t")
     order = [query.index(f"sumIf({column},") for column in COUNT_COLUMN.values()]
     assert order == sorted(order)
 
@@ -664,29 +664,29 @@ LONG = "SELECT sum(sleepEachRow(0.1)) FROM numbers(6000) SETTINGS max_block_size
 
 def test_a_question_that_takes_too_long_is_withdrawn(warehouse: Client) -> None:
     with pytest.raises(HistoryTooSlow):
-        Reads(warehouse, timeout_s=0.3).ask(LONG, {})
+        QueryRunner(warehouse, timeout_s=0.3).run(LONG, {})
     wait_until(lambda: not running(warehouse), "ClickHouse has ended it")
 
 
 def test_a_question_that_nobody_waits_for_is_withdrawn(warehouse: Client, services: Services) -> None:
     patient = replace(services, settings=replace(services.settings, query_timeout=600.0))
-    reads = Reads(patient.clickhouse, timeout_s=600)
+    reads = QueryRunner(patient.clickhouse, timeout_s=600)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(reads.ask, LONG, {})
+        asked = pool.submit(reads.run, LONG, {})
         wait_until(lambda: running(warehouse), "it runs")
         reads.cancel()
-        with pytest.raises(HistoryWithdrawn):
+        with pytest.raises(HistoryCancelled):
             asked.result(120)
     wait_until(lambda: not running(warehouse), "ClickHouse has ended it")
 
 
 def test_after_it_was_withdrawn_no_more_is_asked(warehouse: Client) -> None:
     """A request runs its queries one after the other."""
-    reads = Reads(warehouse)
-    reads.ask("SELECT 1", {})
+    reads = QueryRunner(warehouse)
+    reads.run("SELECT 1", {})
     reads.cancel()
-    with pytest.raises(HistoryWithdrawn):
-        reads.ask("SELECT 1", {})
+    with pytest.raises(HistoryCancelled):
+        reads.run("SELECT 1", {})
 
 
 def running(warehouse: Client) -> bool:

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from headrace.cold.quotas import QuotaKeeper
-from headrace.cold.settings import SettingsKeeper
+from headrace.cold.quotas import QuotaManager
+from headrace.cold.settings import SettingsRestorer
 from headrace.cold.tiers import Tiers
 from headrace.errors import QueueUnavailable
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
-from headrace.model.quotas import DEFAULT
+from headrace.model.quotas import DEFAULT_TENANT
 from headrace.queue import keys
+from headrace.queue.client import QueueOptions, SyncClient
 from headrace.queue.maintenance import Maintenance
-from headrace.queue.queue import QueueOptions, SyncClient
 from headrace.queue.quotas import pack_quotas
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
@@ -25,7 +25,7 @@ from tests.model.sight import Sight, look
 
 HOUR_MS = 3_600_000
 OPTIONS = QueueOptions(shards=1)
-STUBS = OPTIONS.stubs()
+STUBS = OPTIONS.make_stubs()
 EMAILS, REPORTS = (QueueRef("acme", "shop", "prod", name) for name in ("emails", "reports"))
 ENV = EMAILS.environment
 PART = keys.env_part(ENV)
@@ -83,7 +83,7 @@ def test_an_environment_that_older_workers_freed_runs_again(
     assert not dequeue(valkey), "it left the index of environments, and nothing has put it back"
     maintenance.run_once()
     assert valkey.zscore(keys.envs(0), PART) is not None
-    assert not valkey.exists(keys.env_parked(0, ENV))
+    assert not valkey.exists(keys.env_blocked(0, ENV))
     for name in ("emails", "reports"):
         assert valkey.zscore(keys.queue_class(0, name), PART) is not None
     for _ in range(4):
@@ -178,8 +178,8 @@ def test_a_default_that_was_stored_half_is_stored_by_the_next_attempt(
     client: SyncClient, valkey: Valkey, tiers: Tiers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first attempt ends between the default and the environments: the server is away."""
-    keeper = QuotaKeeper(tiers)
-    keeper.change(DEFAULT, {"running": 0})
+    keeper = QuotaManager(tiers)
+    keeper.update(DEFAULT_TENANT, {"running": 0})
     for ref in (EMAILS, REPORTS):
         client.enqueue_many(ref, jobs(ref))
 
@@ -189,18 +189,18 @@ def test_a_default_that_was_stored_half_is_stored_by_the_next_attempt(
     with monkeypatch.context() as patch:
         patch.setattr(type(tiers.stubs), "configure", fail)
         with pytest.raises(QueueUnavailable):
-            keeper.change(DEFAULT, {"running": 3})
+            keeper.update(DEFAULT_TENANT, {"running": 3})
     assert not dequeue(valkey)
-    keeper.change(DEFAULT, {"running": 3})
+    keeper.update(DEFAULT_TENANT, {"running": 3})
     assert len(dequeue(valkey)) == 3
 
 
 def test_a_default_that_an_older_release_stored_is_known(client: SyncClient, valkey: Valkey, tiers: Tiers) -> None:
-    keeper = QuotaKeeper(tiers)
-    keeper.change(DEFAULT, {"running": 3})
+    keeper = QuotaManager(tiers)
+    keeper.update(DEFAULT_TENANT, {"running": 3})
     client.enqueue_many(EMAILS, jobs(EMAILS))
     set_default(valkey, 0)
     run(valkey, STUBS.configure(ENV, {"": None}))  # which that release does, without a note
     assert not dequeue(valkey)
-    SettingsKeeper(tiers).restore_shared_quotas(0)
+    SettingsRestorer(tiers).restore_shared_quotas(0)
     assert len(dequeue(valkey)) == 3

@@ -25,7 +25,7 @@ def test_lua_and_python_build_the_same_keys(valkey: Valkey, queue_ref: QueueRef)
     assert [key.decode() for key in built] == [
         *(keys.meta(3), keys.metrics(3), keys.metrics_enabled(3), keys.envs(3), keys.queues(3)),
         *(keys.leases(3), keys.scheduled(3), keys.expiries(3), keys.env(3, env), keys.env_queues(3, env)),
-        *(keys.env_names(3, env), keys.env_parked(3, env), keys.queue_class(3, queue_ref.queue)),
+        *(keys.env_names(3, env), keys.env_blocked(3, env), keys.queue_class(3, queue_ref.queue)),
         *(keys.queue(3, queue_ref), keys.levels(3, queue_ref), keys.ready(3, queue_ref)),
         *(keys.ready(3, queue_ref, -7), keys.dead(3, queue_ref), keys.job(3, env, "j:%1")),
         *(keys.body(3, env, "j:%1"), keys.environments(3)),

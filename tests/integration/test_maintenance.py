@@ -10,18 +10,18 @@ from typing import cast
 
 import pytest
 
-from headrace.embedded.cluster import EmbeddedCluster
+from headrace.embedded.valkey_cluster import EmbeddedValkeyCluster
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
 from headrace.queue import maintenance as maintenance_module
+from headrace.queue.client import QueueOptions, SyncClient
 from headrace.queue.maintenance import Maintenance
-from headrace.queue.queue import QueueOptions, SyncClient
-from headrace.queue.scripts import Maintained, Stubs
+from headrace.queue.scripts import MaintainResult, Stubs
 from headrace.queue.state import QueueState, read_states
-from headrace.valkey.connect import Valkey, connect, node_of
+from headrace.runtime.prometheus import build_registry
+from headrace.valkey.connect import Valkey, connect, find_node
 from headrace.valkey.scripts import run
-from headrace.vitals.collect import registry_of
 from tests.conftest import READY_S, wait_until
 from tests.model.clock import HOUR_MS, server_ms
 from tests.model.fold import read_events
@@ -52,7 +52,7 @@ COMMANDS = {
 
 def leave_work(valkey: Valkey, url: str) -> None:
     """In each shard: a job that is due, one whose lease has ended, and one whose TTL has ended."""
-    stubs = QueueOptions(SHARDS).stubs()
+    stubs = QueueOptions(SHARDS).make_stubs()
     with SyncClient(url) as client:
         for shard, ref in REFS.items():
             client.enqueue(ref, NewJob("t", id="leased"))
@@ -137,7 +137,7 @@ class Shard:
         self.client = SyncClient(url, QueueOptions(1))
         self.stubs = Stubs(1, 1_000_000)
 
-    def maintain(self, caller: str = "a", at_most: int = 1000, ownership_ms: int = HOUR_MS) -> Maintained:
+    def maintain(self, caller: str = "a", at_most: int = 1000, ownership_ms: int = HOUR_MS) -> MaintainResult:
         return run(self.valkey, self.stubs.maintain(0, caller, ownership_ms, at_most, 2 * HOUR_MS))
 
     def set_end_of_ownership(self, after_ms: float) -> None:
@@ -158,7 +158,7 @@ def test_a_shard_has_one_owner_at_a_time(shard: Shard) -> None:
     shard.client.enqueue(shard.ref, NewJob("t", ttl_ms=1))
     answer = shard.maintain("b")
     assert not answer.is_owner
-    assert 0 < answer.again_ms <= HOUR_MS
+    assert 0 < answer.next_call_ms <= HOUR_MS
     assert answer.expired == 0
     shard.set_end_of_ownership(-1)
     wait_until(lambda: shard.maintain("b").expired, "b owns the shard, and the TTL has ended")
@@ -183,7 +183,7 @@ def test_a_caller_with_a_shorter_ownership_does_not_take_over(shard: Shard) -> N
     assert shard.maintain("a", ownership_ms=10 * HOUR_MS).is_owner
     answer = shard.maintain("b")
     assert not answer.is_owner
-    assert 0 < answer.again_ms <= HOUR_MS
+    assert 0 < answer.next_call_ms <= HOUR_MS
     assert shard.maintain("a", ownership_ms=10 * HOUR_MS).is_owner
 
 
@@ -197,10 +197,10 @@ def test_the_answer_says_when_maintenance_is_next_needed(shard: Shard) -> None:
     def check(next_ms: float) -> None:
         before_ms = server_ms(shard.valkey)
         answer = shard.maintain()
-        assert next_ms - server_ms(shard.valkey) <= answer.again_ms <= next_ms - before_ms + 1
+        assert next_ms - server_ms(shard.valkey) <= answer.next_call_ms <= next_ms - before_ms + 1
 
     first = shard.maintain()
-    assert (first.ticked, first.again_ms) == (True, 2 * HOUR_MS)
+    assert (first.ticked, first.next_call_ms) == (True, 2 * HOUR_MS)
     shard.client.enqueue(shard.ref, NewJob("t", delay_ms=HOUR_MS))
     check(due_ms(keys.scheduled(0)))
     shard.client.enqueue(shard.ref, NewJob("t", ttl_ms=HOUR_MS // 2))
@@ -214,9 +214,9 @@ def test_more_jobs_than_one_call_handles_need_the_next_at_once(shard: Shard) -> 
     shard.client.enqueue_many(shard.ref, [NewJob("t", ttl_ms=1) for _ in range(3)])
     wait_until(lambda: server_ms(shard.valkey) > last_expiry(shard.valkey), "all TTLs have ended")
     first, second = shard.maintain(at_most=2), shard.maintain(at_most=2)
-    assert (first.expired, first.again_ms) == (2, 0)
+    assert (first.expired, first.next_call_ms) == (2, 0)
     assert second.expired == 1
-    assert second.again_ms > 0
+    assert second.next_call_ms > 0
 
 
 def last_expiry(valkey: Valkey) -> float:
@@ -255,7 +255,7 @@ class Samples:
     """The metrics of maintenance as they are served."""
 
     def __init__(self, maintenance: Maintenance) -> None:
-        self._registry = registry_of(maintenance.families)
+        self._registry = build_registry(maintenance.families)
 
     def __call__(self, name: str, **labels: str) -> float:
         return self._registry.get_sample_value(f"headrace_maintenance_{name}", labels) or 0.0
@@ -265,9 +265,9 @@ def test_a_shard_that_fails_does_not_hold_up_another(valkey: Valkey, valkey_url:
     leave_work(valkey, valkey_url)
     valkey.rename(keys.expiries(0), "kept")
     valkey.set(keys.expiries(0), "no sorted set")
-    maintenance = Maintenance(valkey_url, QueueOptions(SHARDS).stubs())
+    maintenance = Maintenance(valkey_url, QueueOptions(SHARDS).make_stubs())
     read = Samples(maintenance)
-    with maintenance.running():
+    with maintenance.run_in_background():
         wait_until(lambda: read("failures_total", shard="0") >= 2, "shard 0 fails twice")
         wait_until(lambda: states_by_shard(valkey)[1].odometers.get("release"), "shard 1 is maintained")
         wait_until(lambda: read("shards") == 1, "shard 1 is owned")
@@ -284,11 +284,11 @@ def test_a_server_that_hangs_does_not_hold_up_the_shards_of_another(any_valkey_u
     url = any_valkey_url
     with connect(url) as client, SyncClient(url) as producer:
         producer.check_shards()
-        hanging, other = (node_of(client, keys.meta(shard)) for shard in range(SHARDS))
+        hanging, other = (find_node(client, keys.meta(shard)) for shard in range(SHARDS))
         assert hanging.connection_pool.connection_kwargs != other.connection_pool.connection_kwargs
-        maintenance = Maintenance(url, QueueOptions(SHARDS).stubs())
+        maintenance = Maintenance(url, QueueOptions(SHARDS).make_stubs())
         read = Samples(maintenance)
-        with maintenance.running():
+        with maintenance.run_in_background():
             wait_until(lambda: read("shards") == SHARDS, "both shards are owned")
             hanging.client_pause(HOUR_MS, all=False)
             try:
@@ -308,7 +308,7 @@ def test_a_process_that_starts_while_a_server_hangs_maintains_the_shards_of_othe
     """The stopped server holds a shard and the number of shards. If a call to it were repeated as often as by default,
     the others would have to wait for longer than this test does."""
     monkeypatch.setattr(maintenance_module, "TIMEOUT_S", 12.0)
-    cluster = EmbeddedCluster(tmp_path / "data", tmp_path / "log")
+    cluster = EmbeddedValkeyCluster(tmp_path / "data", tmp_path / "log")
     cluster.start()
     try:
         cluster.wait_ready(READY_S)
@@ -317,7 +317,7 @@ def test_a_process_that_starts_while_a_server_hangs_maintains_the_shards_of_othe
         cluster.stop()
 
 
-def check_that_others_are_maintained(cluster: EmbeddedCluster, shards: int) -> None:
+def check_that_others_are_maintained(cluster: EmbeddedValkeyCluster, shards: int) -> None:
     with SyncClient(cluster.url, QueueOptions(shards)) as producer:
         client = producer.redis
         client.config_set("cluster-require-full-coverage", "no", target_nodes="all")  # pyright: ignore[reportCallIssue]
@@ -328,10 +328,10 @@ def check_that_others_are_maintained(cluster: EmbeddedCluster, shards: int) -> N
         assert 0 < len(others) < shards
         user, _, _ = cluster.url.rpartition("@")
         hosts = ",".join(f"127.0.0.1:{node.port}" for node in cluster.nodes if node is not hanging)
-        maintenance = Maintenance(f"{user}@{hosts}", QueueOptions(shards).stubs())
+        maintenance = Maintenance(f"{user}@{hosts}", QueueOptions(shards).make_stubs())
         os.kill(hanging.child.pid, signal.SIGSTOP)
         try:
-            with maintenance.running():
+            with maintenance.run_in_background():
                 wait_until(
                     lambda: all(client.hexists(keys.meta(shard), "maintainer") for shard in others),
                     "the shards of the other servers are maintained",
@@ -344,7 +344,7 @@ def check_that_others_are_maintained(cluster: EmbeddedCluster, shards: int) -> N
 
 def port_of(client: Valkey, key: str) -> int:
     """Return the port of the server that holds a key."""
-    return node_of(client, key).connection_pool.connection_kwargs["port"]
+    return find_node(client, key).connection_pool.connection_kwargs["port"]
 
 
 def released(valkey: Valkey) -> int:
@@ -358,5 +358,5 @@ def states_by_shard(valkey: Valkey) -> dict[int, QueueState]:
 def test_all_shards_are_maintained_that_the_server_holds(valkey: Valkey, valkey_url: str) -> None:
     with SyncClient(valkey_url, QueueOptions(5)) as client:
         client.check_shards()
-    Maintenance(valkey_url, QueueOptions(SHARDS).stubs()).run_once()
+    Maintenance(valkey_url, QueueOptions(SHARDS).make_stubs()).run_once()
     assert [valkey.hexists(keys.meta(shard), "maintainer") for shard in range(6)] == [True] * 5 + [False]

@@ -21,11 +21,11 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from headrace.api.access import KeyScope
 from headrace.api.app import create_app
-from headrace.api.callers import Scope
 from headrace.api.services import Services
 from headrace.model.names import QueueRef
-from headrace.streams.watch import Watcher, watched
+from headrace.streams.watcher import Watcher, make_watched_group
 from headrace.warehouse.connect import Client
 from tests.access import make_key
 from tests.conftest import LONG_S
@@ -55,8 +55,8 @@ def world(valkey_url: str, postgres_url: str, clickhouse_url: str, warehouse: Cl
         made.bury(REF)
         made.enqueue(REF, 3)
         made.queue.redis.xgroup_create("jobs", "workers", mkstream=True)
-        groups = [watched("jobs", "workers", REF.org, REF.project, REF.env)]
-        Watcher(made.queue.redis, made.queue.redis, OPTIONS.stubs(), groups).run_once()
+        groups = [make_watched_group("jobs", "workers", REF.org, REF.project, REF.env)]
+        Watcher(made.queue.redis, made.queue.redis, OPTIONS.make_stubs(), groups).run_once()
         yield made
 
 
@@ -64,7 +64,9 @@ def world(valkey_url: str, postgres_url: str, clickhouse_url: str, warehouse: Cl
 @pytest.mark.timeout(LONG_S)
 def test_every_answer_is_as_described(world: World) -> None:
     """Generated requests, good ones and bad ones, with a key that may do everything in one environment."""
-    headers = {"Authorization": f"Bearer {make_key(world.services.postgres_url, Scope(REF.org, REF.project, REF.env))}"}
+    headers = {
+        "Authorization": f"Bearer {make_key(world.services.postgres_url, KeyScope(REF.org, REF.project, REF.env))}"
+    }
     with Server(replace(world.services)) as server:
         schema: Any = schemathesis.openapi.from_dict(SCHEMA)
         schema.config.update(base_url=server.url)

@@ -16,15 +16,15 @@ import pytest
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.history.reconcile import Reconciliation, read_totals, reconcile
 from headrace.model.event import Op
-from headrace.model.histogram import ZERO, bucket_of
+from headrace.model.histogram import ZERO_BUCKET, find_bucket
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
-from headrace.pipeline.job import exporting
+from headrace.pipeline.job import open_pipeline
 from headrace.pipeline.options import IN_ORDER, PipelineOptions
-from headrace.pipeline.sink import token_of
-from headrace.pipeline.transforms import joined, summaries, total
+from headrace.pipeline.sink import compute_token
+from headrace.pipeline.transforms import merge_by_shard, merge_rows, summarise_events
 from headrace.queue import keys
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 from headrace.queue.scripts import Stubs
 from headrace.queue.state import read_states
 from headrace.spool.backoff import Backoff
@@ -82,7 +82,7 @@ def run_until_equal(spark: SparkSession, options: PipelineOptions, valkey: Valke
         found = compare(valkey, warehouse)
         return found if found.difference == 0 else None
 
-    with exporting(options) as pipeline, running_query(spark, pipeline):
+    with open_pipeline(options) as pipeline, running_query(spark, pipeline):
         return wait_until(equal, "history agrees with the queues", LONG_S / 3)
 
 
@@ -123,14 +123,14 @@ def test_what_is_committed_is_trimmed_but_for_its_anchor(
     work(valkey, valkey_url, 5)
     run_until_equal(spark, options, valkey, warehouse)
     for shard, anchor in anchors.items():
-        assert streams.first_from(valkey, keys.metrics(shard), "-") == anchor
+        assert streams.read_first_entry_from(valkey, keys.metrics(shard), "-") == anchor
         [group] = valkey.xinfo_groups(keys.metrics(shard))
         assert (group["name"], group["last-delivered-id"]) == (b"queue_metrics_cg", anchor[0])
         assert group["lag"] == valkey.xlen(keys.metrics(shard)) - 1
 
 
-def newest_entry(valkey: Valkey, shard: int) -> streams.Entry:
-    entry = streams.newest(valkey, keys.metrics(shard))
+def newest_entry(valkey: Valkey, shard: int) -> streams.StreamEntry:
+    entry = streams.read_newest_entry(valkey, keys.metrics(shard))
     assert entry is not None
     return entry
 
@@ -141,7 +141,7 @@ def test_a_failing_warehouse_loses_nothing(
     """Batches are still stored in the spool; when the warehouse is back they arrive, once."""
     work(valkey, valkey_url, 10)
     warehouse.command("RENAME TABLE queue_metrics_5s_v1 TO hidden")
-    with exporting(options) as pipeline:
+    with open_pipeline(options) as pipeline:
         spool = pipeline.spool
         with running_query(spark, pipeline):
             wait_until(lambda: spool.stats().pushed >= 2 and spool.stats().retries > 0, "it is tried in vain")
@@ -155,7 +155,7 @@ def test_a_failing_warehouse_loses_nothing(
 def test_the_pipeline_serves_its_metrics(options: PipelineOptions) -> None:
     with (
         reserved_port() as port,
-        exporting(replace(options, metrics_port=port)),
+        open_pipeline(replace(options, metrics_port=port)),
         urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer,
     ):
         text = answer.read().decode()
@@ -180,7 +180,7 @@ def events(spark: SparkSession, *changes: dict[str, Any]) -> Any:
 
 
 def rows_of(found: DataFrame) -> list[dict[str, Any]]:
-    return total(summaries(found)).to_pylist()
+    return merge_rows(summarise_events(found)).to_pylist()
 
 
 def test_the_last_value_is_that_of_the_newest_entry(spark: SparkSession) -> None:
@@ -194,7 +194,7 @@ def test_waits_of_zero_are_counted(spark: SparkSession) -> None:
     [row] = rows_of(events(spark, waited, {"op": "ack", "runs": [5]}))
     assert (row["total_wait_duration_ms"], row["wait_duration_count"]) == (30, 3)
     assert (row["total_run_duration_ms"], row["run_duration_count"]) == (5, 1)
-    assert row["wait_histogram"] == [(ZERO, 2), (bucket_of(30), 1)]
+    assert row["wait_histogram"] == [(ZERO_BUCKET, 2), (find_bucket(30), 1)]
 
 
 def test_buckets_are_five_seconds_of_the_servers_clock(spark: SparkSession) -> None:
@@ -204,15 +204,15 @@ def test_buckets_are_five_seconds_of_the_servers_clock(spark: SparkSession) -> N
 
 def test_the_token_is_what_was_read(spark: SparkSession) -> None:
     same = [{"at_seq": 0}, {"at_seq": 1, "queue": "other"}]
-    one = token_of(joined(summaries(events(spark, *same))))
-    again = token_of(joined(summaries(events(spark, *reversed(same)).repartition(2))))
-    longer = token_of(joined(summaries(events(spark, *same, {"at_seq": 2}))))
+    one = compute_token(merge_by_shard(summarise_events(events(spark, *same))))
+    again = compute_token(merge_by_shard(summarise_events(events(spark, *reversed(same)).repartition(2))))
+    longer = compute_token(merge_by_shard(summarise_events(events(spark, *same, {"at_seq": 2}))))
     assert one == again
     assert one != longer
 
 
 def test_a_repeated_insert_changes_no_tier(spark: SparkSession, warehouse: Client) -> None:
-    rows = total(summaries(events(spark, {"n": 5}, {"n": 2, "queue": "other"})))
+    rows = merge_rows(summarise_events(events(spark, {"n": 5}, {"n": 2, "queue": "other"})))
 
     def totals() -> dict[str, int]:
         return {tier: sum(counted.values()) for tier, counted in read_totals(warehouse).items()}
@@ -235,7 +235,7 @@ def test_every_tier_keeps_last_values_histograms_and_odometers(spark: SparkSessi
     peak = {"at_seq": 1, "depth": 500, "op": "dequeue", "waits": [0, 30], "n": 2, "odometer": 7, "env_depth": 600}
     drained = {"at_seq": 2, "depth": 0, "op": "dequeue", "waits": [30], "odometer": 8, "limit": 4, "oldest_ms": 9}
     for number, change in enumerate((drained, peak)):
-        queue_metrics.insert(warehouse, total(summaries(events(spark, change))), f"token {number}")
+        queue_metrics.insert(warehouse, merge_rows(summarise_events(events(spark, change))), f"token {number}")
     merged = "newest.depth, newest.`limit`, newest.oldest_at"
     query = (
         f"SELECT max(max_queue_length), max(last) AS newest, {merged}, sumMap(wait_histogram), minMap(first_odometers),"
@@ -243,7 +243,7 @@ def test_every_tier_keeps_last_values_histograms_and_odometers(spark: SparkSessi
     )
     tables = ["queue_metrics_5s_v1", "queue_metrics_by_minute_v1", "queue_metrics_by_hour_v1"]
     dequeue = list(Op).index(Op.DEQUEUE)
-    expected = (500, 0, 4, 9, {ZERO: 1, bucket_of(30): 2}, {dequeue: 5}, {dequeue: 8})
+    expected = (500, 0, 4, 9, {ZERO_BUCKET: 1, find_bucket(30): 2}, {dequeue: 5}, {dequeue: 8})
     for _ in range(2):
         for table in tables:
             [row] = warehouse.query(query + table).result_rows
@@ -263,8 +263,8 @@ def test_ticks_move_the_watermark_and_count_nothing(
     SyncClient(options.redis_url).check_shards()
     assert run(valkey, STUBS.tick(0, 3_600_000))
     assert not run(valkey, STUBS.tick(0, 3_600_000))  # once per period, whichever process sweeps
-    with exporting(options) as pipeline, running_query(spark, pipeline):
-        wait_until(lambda: pipeline_batches.newest_event_ms(warehouse), "the watermark")
+    with open_pipeline(options) as pipeline, running_query(spark, pipeline):
+        wait_until(lambda: pipeline_batches.read_newest_event_ms(warehouse), "the watermark")
     assert all(not totals for totals in read_totals(warehouse).values())
 
 
@@ -284,7 +284,7 @@ def test_valkey_may_be_killed_and_come_back(
         server.wait_ready(READY_S)
         url = server.url
         with (
-            exporting(replace(options, redis_url=url)) as pipeline,
+            open_pipeline(replace(options, redis_url=url)) as pipeline,
             running_query(spark, pipeline),
             connect(url) as valkey,
         ):

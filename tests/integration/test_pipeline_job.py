@@ -14,19 +14,19 @@ from queue import Queue
 
 import pytest
 
-from headrace.errors import AnotherPipeline, QueueUnavailable
+from headrace.errors import PipelineFenced, QueueUnavailable
 from headrace.model.entry_id import START
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.pipeline import lease as lease_module
 from headrace.pipeline.housekeeping import Housekeeping
-from headrace.pipeline.lease import KEY, Lease, owner_of
+from headrace.pipeline.lease import LEASE_KEY, PipelineLease, load_owner_id
+from headrace.pipeline.monitor import PipelineMonitor
 from headrace.pipeline.options import PipelineOptions
-from headrace.pipeline.sink import Mark, SpoolSink, Taken
-from headrace.pipeline.vitals import Monitor
+from headrace.pipeline.sink import ShardMark, SpoolSink, StoredBatch
 from headrace.queue import keys
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 from headrace.spool.options import SpoolOptions
 from headrace.spool.spool import Spool
 from headrace.valkey import streams
@@ -76,7 +76,7 @@ def test_once_and_after_a_loss(
     shutil.rmtree(command.pipeline_dir / "checkpoint")
     refused = command.run()
     assert (refused.returncode, "--from group" in refused.stderr) == (1, True), refused.stderr
-    assert not valkey.exists(KEY)  # the lease was released
+    assert not valkey.exists(LEASE_KEY)  # the lease was released
 
     lost = trim_unread(valkey, valkey_url)
     again = command.run("--from", "group")
@@ -126,7 +126,7 @@ def trim_unread(valkey: Valkey, valkey_url: str) -> int:
     work(valkey, valkey_url, 20)
     lost = 0
     for shard, old in before.items():
-        entries = streams.entries_between(valkey, keys.metrics(shard), "0-0", "+", 10_000)
+        entries = streams.read_entries_between(valkey, keys.metrics(shard), "0-0", "+", 10_000)
         gone = entries[old : old + (len(entries) - old) // 2]
         lost += len(gone)
         valkey.xdel(keys.metrics(shard), *(entry_id for entry_id, _ in gone))
@@ -145,16 +145,19 @@ def long_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("long_leases")
 def test_one_pipeline_at_a_time(valkey: Valkey, tmp_path: Path) -> None:
-    one, other = Lease(valkey, owner_of(tmp_path / "one")), Lease(valkey, owner_of(tmp_path / "other"))
-    assert one.take()
-    assert not other.take()
-    assert Lease(valkey, owner_of(tmp_path / "one")).take()  # the same spool, after a crash
+    one, other = (
+        PipelineLease(valkey, load_owner_id(tmp_path / "one")),
+        PipelineLease(valkey, load_owner_id(tmp_path / "other")),
+    )
+    assert one.acquire()
+    assert not other.acquire()
+    assert PipelineLease(valkey, load_owner_id(tmp_path / "one")).acquire()  # the same spool, after a crash
     stop = threading.Event()
     stop.set()
     assert not other.wait(stop)
-    other.leave()  # not its own
-    assert not other.take()
-    one.leave()
+    other.release()  # not its own
+    assert not other.acquire()
+    one.release()
     assert other.wait(threading.Event())
 
 
@@ -162,15 +165,15 @@ def test_one_pipeline_at_a_time(valkey: Valkey, tmp_path: Path) -> None:
 def test_a_lease_that_ended_in_a_pause_is_noticed(
     valkey: Valkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease, other = Lease(valkey, "one"), Lease(valkey, "other")
-    assert lease.take()
-    lease.hold()
-    valkey.delete(KEY)  # as releasing it does
-    assert other.take()
-    lease.hold()  # recent enough that Valkey is not queried
+    lease, other = PipelineLease(valkey, "one"), PipelineLease(valkey, "other")
+    assert lease.acquire()
+    lease.ensure_held()
+    valkey.delete(LEASE_KEY)  # as releasing it does
+    assert other.acquire()
+    lease.ensure_held()  # recent enough that Valkey is not queried
     monkeypatch.setattr(lease_module, "RENEW_S", -1)
-    with pytest.raises(AnotherPipeline):
-        lease.hold()
+    with pytest.raises(PipelineFenced):
+        lease.ensure_held()
 
 
 # Beside the query ------------------------------------------------------------------------------------
@@ -187,31 +190,31 @@ def test_housekeeping(valkey: Valkey, valkey_url: str, spool: Spool, tmp_path: P
     """Measures the lag, and resyncs the queues of a shard with lost events, once a minute."""
     SyncClient(valkey_url).enqueue_many(REF, [NewJob("t", b"x")] * 3)
     shard = REF.environment.shard(2)
-    monitor = Monitor()
+    monitor = PipelineMonitor()
     options = PipelineOptions(valkey_url, "", "", 2, tmp_path / "checkpoint", SpoolOptions(tmp_path / "unused"))
-    keeping = Housekeeping(valkey, Lease(valkey, "me"), monitor, spool, options)
-    keeping.do()
+    keeping = Housekeeping(valkey, PipelineLease(valkey, "me"), monitor, spool, options)
+    keeping.run_due()
     assert monitor.read().lag_events == {str(shard): 1, str(1 - shard): 0}
 
-    found: list[Taken] = []
-    SpoolSink(spool, {shard: Mark(START, 0)}, after_put=found.append).take(numbered(5, shard=shard), 0, 0)
-    keeping.took(found[0])
-    assert keeping.heal() == 1
-    newest = streams.newest(valkey, keys.metrics(shard))
+    found: list[StoredBatch] = []
+    SpoolSink(spool, {shard: ShardMark(START, 0)}, after_put=found.append).store(numbered(5, shard=shard), 0, 0)
+    keeping.on_batch_stored(found[0])
+    assert keeping.resync_gaps() == 1
+    newest = streams.read_newest_entry(valkey, keys.metrics(shard))
     assert newest
     assert b"resync" in newest[1][1]
-    assert keeping.heal() == 0  # no gaps are left
+    assert keeping.resync_gaps() == 0  # no gaps are left
 
-    away = Housekeeping(connect("redis://127.0.0.1:1"), Lease(valkey, "me"), monitor, spool, options)
-    away.took(found[0])
+    away = Housekeeping(connect("redis://127.0.0.1:1"), PipelineLease(valkey, "me"), monitor, spool, options)
+    away.on_batch_stored(found[0])
     for _ in range(2):  # a failed resync is repeated
         with pytest.raises(QueueUnavailable):
-            away.heal()
+            away.resync_gaps()
 
-    Lease(valkey, "me").leave()
-    assert Lease(valkey, "other").take()
-    with pytest.raises(AnotherPipeline):
-        Housekeeping(valkey, Lease(valkey, "me"), monitor, spool, options).do()
+    PipelineLease(valkey, "me").release()
+    assert PipelineLease(valkey, "other").acquire()
+    with pytest.raises(PipelineFenced):
+        Housekeeping(valkey, PipelineLease(valkey, "me"), monitor, spool, options).run_due()
 
 
 @pytest.mark.usefixtures("long_leases")
@@ -219,21 +222,21 @@ def test_a_clock_that_is_wrong_removes_nothing_from_the_archive(
     valkey: Valkey, valkey_url: str, spool: Spool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Retention counts days of events. The pipeline's own clock, a month ahead, would have removed all of it."""
-    found: list[Taken] = []
-    SpoolSink(spool, {0: Mark(START, 0)}, after_put=found.append).take(numbered(5, shard=0), 0, 0)
+    found: list[StoredBatch] = []
+    SpoolSink(spool, {0: ShardMark(START, 0)}, after_put=found.append).store(numbered(5, shard=0), 0, 0)
     options = PipelineOptions(
         *(valkey_url, "", "", 2, tmp_path / "checkpoint", SpoolOptions(tmp_path / "unused")), archive=str(tmp_path)
     )
-    monitor = Monitor()
-    monitor.took(replace(found[0].batch, watermark_ms=1_600_000_000_000))
+    monitor = PipelineMonitor()
+    monitor.record_batch(replace(found[0].batch, watermark_ms=1_600_000_000_000))
     told: Queue[int] = Queue()
 
     def tidy(_uri: str, now_ms: int, *_: int) -> None:
         told.put(now_ms)
 
-    monkeypatch.setattr("headrace.pipeline.archive.tidy", tidy)
-    monkeypatch.setattr("headrace.pipeline.housekeeping.TIDY_EVERY_S", -1.0)
-    Housekeeping(valkey, Lease(valkey, "me"), monitor, spool, options).do()
+    monkeypatch.setattr("headrace.pipeline.archive.compact_and_expire", tidy)
+    monkeypatch.setattr("headrace.pipeline.housekeeping.COMPACT_EVERY_S", -1.0)
+    Housekeeping(valkey, PipelineLease(valkey, "me"), monitor, spool, options).run_due()
     assert told.get(timeout=60) == 1_600_000_000_000
 
 
@@ -245,18 +248,23 @@ def test_a_gap_that_a_dead_process_left_is_healed_by_the_next(
     options = PipelineOptions(valkey_url, "", "", 2, tmp_path / "checkpoint", SpoolOptions(tmp_path / "unused"))
 
     def begun() -> Housekeeping:
-        return Housekeeping(valkey, Lease(valkey, "me"), Monitor(), spool, options)
+        return Housekeeping(valkey, PipelineLease(valkey, "me"), PipelineMonitor(), spool, options)
 
     def batch(keeping: Housekeeping, seq: int) -> None:
-        sink = SpoolSink(spool, {shard: Mark(START, 0)}, also=keeping.marks, after_put=keeping.took)
-        sink.take(summaries({"shard": shard, "at_ms": MS + seq, "seq": seq}), 0, 0)
+        sink = SpoolSink(
+            spool,
+            {shard: ShardMark(START, 0)},
+            extra_marks=keeping.cleared_gap_marks,
+            after_put=keeping.on_batch_stored,
+        )
+        sink.store(summaries({"shard": shard, "at_ms": MS + seq, "seq": seq}), 0, 0)
 
     first = begun()
     batch(first, 5)  # 1 to 4 are missing; the process dies here
     second = begun()
-    assert second.heal() == 1
-    assert begun().heal() == 1  # it was done, but that is stored only with the next batch
+    assert second.resync_gaps() == 1
+    assert begun().resync_gaps() == 1  # it was done, but that is stored only with the next batch
     batch(second, 6)
-    assert begun().heal() == 0
+    assert begun().resync_gaps() == 0
     batch(second, 9)  # a gap after a resynced one is another gap
-    assert begun().heal() == 1
+    assert begun().resync_gaps() == 1

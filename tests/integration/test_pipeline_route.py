@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from headrace.api.callers import Level, Scope
+from headrace.api.access import AccessLevel, KeyScope
 from headrace.api.services import Services
-from headrace.cold.store import Store
+from headrace.cold.store import ColdStore
 from headrace.model.names import QueueRef
-from headrace.postgres.connect import connection, open_pool
+from headrace.postgres.connect import open_pool, transaction
 from headrace.warehouse import pipeline_batches
 from headrace.warehouse.connect import Client
 from headrace.warehouse.pipeline_batches import PipelineBatch
@@ -75,7 +75,9 @@ def test_a_database_that_is_not_there_is_named_without_its_address(services: Ser
 
 def test_a_batch_without_events_has_no_freshness(services: Services, warehouse: Client) -> None:
     add_batch(warehouse, 1, minutes_ago=1, events=0)
-    answer = client_with_key(services, Scope("acme", "shop", "prod"), Level.READ).get("/api/v1/pipeline").json()
+    answer = (
+        client_with_key(services, KeyScope("acme", "shop", "prod"), AccessLevel.READ).get("/api/v1/pipeline").json()
+    )
     assert answer["batches"][0]["fresh_after_ms"] is None
     assert answer["last_hour"]["freshness_p50_ms"] is None
 
@@ -87,35 +89,35 @@ LOSSES = {EMAILS: 3, REPORTS: 5, STAGING: 7, FOREIGN: 11}
 
 class TestServerEvents:
     def test_a_key_sees_the_losses_of_its_own_queues(self, services: Services) -> None:
-        store = Store(services.postgres)
+        store = ColdStore(services.postgres)
         store.record_event("valkey", 1, "went back", "Its replication id was a and is b; 4 queues miss jobs.", LOSSES)
         store.record_event("postgres", 0, "promoted", "System identifier and timeline were 1 and are 2.")
         for scope, lost in (
-            (Scope(), [FOREIGN, STAGING, REPORTS, EMAILS]),
-            (Scope("acme"), [STAGING, REPORTS, EMAILS]),
-            (Scope("acme", "shop", "prod"), [REPORTS, EMAILS]),
-            (Scope("acme", "shop", "none"), []),
+            (KeyScope(), [FOREIGN, STAGING, REPORTS, EMAILS]),
+            (KeyScope("acme"), [STAGING, REPORTS, EMAILS]),
+            (KeyScope("acme", "shop", "prod"), [REPORTS, EMAILS]),
+            (KeyScope("acme", "shop", "none"), []),
         ):
-            answer = client_with_key(services, scope, Level.READ).get("/api/v1/pipeline")
+            answer = client_with_key(services, scope, AccessLevel.READ).get("/api/v1/pipeline")
             promoted, back = answer.json()["server_events"]
             assert (promoted["server"], promoted["kind"], promoted["losses"]) == ("postgres", "promoted", [])
             assert (back["server"], back["shard"], back["kind"]) == ("valkey", 1, "went back")
             assert back["losses"] == [{**vars(ref), "missing": LOSSES[ref]} for ref in lost]
             assert (back["missing"], back["queues"]) == (sum(LOSSES[ref] for ref in lost), len(lost))
             assert datetime.fromisoformat(back["noticed_at"]) <= datetime.fromisoformat(promoted["noticed_at"])
-            assert ("4 queues" in answer.text) == (back["description"] is not None) == scope.is_everything
+            assert ("4 queues" in answer.text) == (back["description"] is not None) == scope.is_global
             assert ("globex" in answer.text) == (FOREIGN in lost)
 
     def test_a_loss_of_many_queues_lists_some_and_counts_all(self, services: Services) -> None:
         losses = {QueueRef("acme", "shop", "prod", f"q{number}"): number for number in range(1, 41)}
-        Store(services.postgres).record_event("valkey", 0, "went back", "", losses)
+        ColdStore(services.postgres).record_event("valkey", 0, "went back", "", losses)
         [event] = client_with_key(services).get("/api/v1/pipeline").json()["server_events"]
         assert (event["missing"], event["queues"]) == (820, 40)
         assert [loss["missing"] for loss in event["losses"]] == list(range(40, 20, -1))
 
     def test_an_old_event_is_not_listed(self, services: Services) -> None:
-        Store(services.postgres).record_event("valkey", 0, "restarted or failed over", "")
-        with connection(services.postgres) as conn:
+        ColdStore(services.postgres).record_event("valkey", 0, "restarted or failed over", "")
+        with transaction(services.postgres) as conn:
             conn.execute("UPDATE server_events SET noticed_at = now() - interval '8 days'")
         assert client_with_key(services).get("/api/v1/pipeline").json()["server_events"] == []
 

@@ -19,17 +19,25 @@ import pytest
 from click.testing import CliRunner
 
 from headrace.cli import main
-from headrace.cli.doctor import postgres_tables
-from headrace.cli.findings import Finding
-from headrace.cli.rooms import POSTGRES_ROOMS
+from headrace.cli.doctor import check_postgres_tables
+from headrace.cli.doctor_checks import DoctorCheck
+from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
 from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.errors import CommitUnclear, DatabaseFull, DatabaseUnavailable, MigrationError, SettingsError
 from headrace.model.query_file import load_queries
 from headrace.postgres import connect as postgres
-from headrace.postgres.connect import Pool, available, connect, connection, open_pool, xact_id, xact_status
-from headrace.postgres.migrate import migrate, pending
+from headrace.postgres.connect import (
+    Pool,
+    connect,
+    open_pool,
+    read_xact_id,
+    read_xact_status,
+    transaction,
+    translate_errors,
+)
+from headrace.postgres.migrate import list_pending, migrate
 from headrace.warehouse.connect import connect as connect_clickhouse
-from headrace.warehouse.migrate import migrations as warehouse_migrations
+from headrace.warehouse.migrate import load_migrations as warehouse_migrations
 from tests.conftest import READY_S, QuickPostgres, Servers, database_url, wait_until
 from tests.ports import reserved_port
 
@@ -63,7 +71,7 @@ def connects(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def numbers(pool: Pool) -> Pool:
-    with connection(pool) as conn:
+    with transaction(pool) as conn:
         conn.execute("CREATE TABLE numbers (n int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED)")
     return pool
 
@@ -74,20 +82,20 @@ class Undo(Exception):
 
 def add(pool: Pool, n: int, error: type[Undo] | None = None) -> int:
     """The number of the transaction."""
-    with connection(pool) as conn:
+    with transaction(pool) as conn:
         conn.execute("INSERT INTO numbers VALUES (%s)", [n])
         if error is not None:
-            raise error(xact_id(conn))
-        return xact_id(conn)
+            raise error(read_xact_id(conn))
+        return read_xact_id(conn)
 
 
 def held(pool: Pool) -> list[int]:
-    with connection(pool) as conn:
+    with transaction(pool) as conn:
         return [row[0] for row in conn.execute("SELECT n FROM numbers ORDER BY n")]
 
 
 def session(pool: Pool) -> int:
-    with connection(pool) as conn:
+    with transaction(pool) as conn:
         return conn.info.backend_pid
 
 
@@ -103,7 +111,7 @@ class TestConnections:
 
     def test_what_is_in_the_url_counts(self, postgres_url: str) -> None:
         url = f"{postgres_url}?application_name=mine&options=-c%20statement_timeout%3D77s"
-        with open_pool(url) as pool, connection(pool) as conn:
+        with open_pool(url) as pool, transaction(pool) as conn:
             assert conn.execute("SHOW application_name").fetchone() == ("mine",)
             assert conn.execute("SHOW statement_timeout").fetchone() == ("77s",)
             assert conn.execute("SHOW idle_in_transaction_session_timeout").fetchone() == ("10s",)
@@ -113,11 +121,11 @@ class TestConnections:
             open_pool("postgresql://me:secret@host/db?no_such_thing=1")
         assert "secret" not in str(refused.value)
 
-    def test_when_all_are_in_use_the_next_one_waits_and_is_told(self, pool: Pool) -> None:
+    def test_acquire_waits_and_then_fails_when_all_are_in_use(self, pool: Pool) -> None:
         with ExitStack() as stack:
             for _ in range(2):
-                stack.enter_context(connection(pool))
-            with pytest.raises(DatabaseUnavailable, match="all 2 are in use"), connection(pool):
+                stack.enter_context(transaction(pool))
+            with pytest.raises(DatabaseUnavailable, match="all 2 are in use"), transaction(pool):
                 pass
         assert session(pool)
 
@@ -127,11 +135,11 @@ class TestConnections:
         assert len(used) <= 3
 
     def test_a_closed_pool_lends_nothing_and_closes_what_comes_back(self, pool: Pool) -> None:
-        with connection(pool) as conn:
+        with transaction(pool) as conn:
             pool.close()
             assert not conn.closed
         assert conn.closed
-        with pytest.raises(DatabaseUnavailable, match="were closed"), connection(pool):
+        with pytest.raises(DatabaseUnavailable, match="were closed"), transaction(pool):
             pass
 
     def test_a_forked_child_leaves_its_parents_connections_alone(self, numbers: Pool) -> None:
@@ -149,7 +157,7 @@ class TestConnections:
 
     def test_a_swallowed_error_is_not_taken_for_success(self, numbers: Pool) -> None:
         def swallow() -> None:
-            with connection(numbers) as conn:
+            with transaction(numbers) as conn:
                 conn.execute("INSERT INTO numbers VALUES (1)")
                 try:
                     conn.execute("SELECT 1/0")
@@ -187,7 +195,7 @@ class TestOutages:
         with open_pool(server.url, timeout_s=NO_WAIT_S) as pool:
             with ExitStack() as stack:  # now it holds as many as it may, and all of them will be stale
                 for _ in range(8):
-                    stack.enter_context(connection(pool))
+                    stack.enter_context(transaction(pool))
             server.stop()
             with pytest.raises(DatabaseUnavailable, match="Connection refused"):
                 session(pool)
@@ -202,7 +210,7 @@ class TestOutages:
     ) -> None:
         with open_pool(server.url, timeout_s=NO_WAIT_S) as pool:
             with ExitStack() as stack:
-                cut_off = {stack.enter_context(connection(pool)).info.backend_pid for _ in range(8)}
+                cut_off = {stack.enter_context(transaction(pool)).info.backend_pid for _ in range(8)}
             server.stop()
             server.start()
             server.wait_ready(READY_S)
@@ -212,7 +220,7 @@ class TestOutages:
 
     def test_a_transaction_that_the_server_left_is_unavailable_not_unclear(self, server: EmbeddedPostgres) -> None:
         def interrupted(pool: Pool) -> None:
-            with connection(pool) as conn:
+            with transaction(pool) as conn:
                 conn.execute("CREATE TABLE never (n int)")
                 server.stop()
                 conn.execute("SELECT 1")
@@ -225,7 +233,7 @@ class TestOutages:
     def test_a_lost_commit_is_unclear_and_can_be_asked_for(self, server: EmbeddedPostgres) -> None:
         """The commit waits for a standby that never comes, so that its answer can be lost for certain."""
         with open_pool(server.url) as pool:
-            with connection(pool) as conn:
+            with transaction(pool) as conn:
                 conn.execute("CREATE TABLE numbers (n int)")
             with connect(server.url) as admin:
                 admin.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
@@ -235,10 +243,10 @@ class TestOutages:
 
             def lose_the_commit() -> None:
                 told.clear()
-                with connection(pool) as conn:
+                with transaction(pool) as conn:
                     conn.execute("DELETE FROM numbers")
                     conn.execute("INSERT INTO numbers VALUES (1)")
-                    told.extend([xact_id(conn), conn.info.backend_pid])
+                    told.extend([read_xact_id(conn), conn.info.backend_pid])
 
             with ThreadPoolExecutor(1) as threads, connect(server.url) as admin:
                 waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
@@ -250,11 +258,11 @@ class TestOutages:
                     return None if lost.done() else lost
 
                 lost = wait_until(waits, "a commit waits")
-                assert xact_status(pool, told[0]) == "in progress"
+                assert read_xact_status(pool, told[0]) == "in progress"
                 admin.execute("SELECT pg_terminate_backend(%s)", [told[1]])
                 with pytest.raises(CommitUnclear, match="Either everything was written or nothing"):
                     lost.result(READY_S)
-            wait_until(lambda: xact_status(pool, told[0]) == "committed", "it was committed")
+            wait_until(lambda: read_xact_status(pool, told[0]) == "committed", "it was committed")
             assert held(pool) == [1]
         with connect(server.url) as admin:
             admin.execute("ALTER SYSTEM RESET synchronous_standby_names")
@@ -270,15 +278,15 @@ class TestOutages:
 class TestVerdicts:
     def test_the_fate_of_transactions(self, numbers: Pool) -> None:
         committed = add(numbers, 1)
-        with connection(numbers) as conn:
-            running = xact_id(conn)
-            assert xact_status(numbers, running) == "in progress"
+        with transaction(numbers) as conn:
+            running = read_xact_id(conn)
+            assert read_xact_status(numbers, running) == "in progress"
         with pytest.raises(Undo) as undone:
             add(numbers, 2, Undo)
-        assert xact_status(numbers, committed) == "committed"
-        assert xact_status(numbers, undone.value.args[0]) == "aborted"
-        assert xact_status(numbers, running + 1_000_000) == "aborted"  # lost in a crash: never heard of
-        assert xact_status(numbers, 1) in ("committed", None)
+        assert read_xact_status(numbers, committed) == "committed"
+        assert read_xact_status(numbers, undone.value.args[0]) == "aborted"
+        assert read_xact_status(numbers, running + 1_000_000) == "aborted"  # lost in a crash: never heard of
+        assert read_xact_status(numbers, 1) in ("committed", None)
 
     def test_a_commit_that_is_refused_is_not_unclear(self, numbers: Pool) -> None:
         """The key is checked at the commit."""
@@ -289,7 +297,7 @@ class TestVerdicts:
 
     def test_a_statement_that_takes_too_long(self, postgres_url: str) -> None:
         with open_pool(postgres_url, statement_timeout_s=0.05) as pool:
-            with pytest.raises(DatabaseUnavailable, match="statement timeout"), connection(pool) as conn:
+            with pytest.raises(DatabaseUnavailable, match="statement timeout"), transaction(pool) as conn:
                 conn.execute("SELECT pg_sleep(600)")
 
             def is_usable() -> bool:
@@ -303,7 +311,7 @@ class TestVerdicts:
 
     def test_a_session_that_was_ended_from_outside(self, numbers: Pool) -> None:
         def ended() -> None:
-            with connection(numbers) as conn, connection(numbers) as other:
+            with transaction(numbers) as conn, transaction(numbers) as other:
                 other.execute("SELECT pg_terminate_backend(%s, 25000)", [conn.info.backend_pid])
                 conn.execute("SELECT 1")
 
@@ -313,15 +321,15 @@ class TestVerdicts:
 
     @pytest.mark.parametrize("error", [psycopg.errors.DiskFull, psycopg.errors.OutOfMemory])
     def test_a_full_server(self, error: type[psycopg.Error]) -> None:
-        with pytest.raises(DatabaseFull, match="could not extend file"), available():
+        with pytest.raises(DatabaseFull, match="could not extend file"), translate_errors():
             raise error("could not extend file\nHINT: Check free disk space.")
 
     def test_a_missing_table_says_what_to_run(self, pool: Pool) -> None:
-        with pytest.raises(MigrationError, match="headrace migrate"), connection(pool) as conn:
+        with pytest.raises(MigrationError, match="headrace migrate"), transaction(pool) as conn:
             conn.execute("SELECT * FROM not_there")
 
     def test_other_errors_pass(self, pool: Pool) -> None:
-        with pytest.raises(psycopg.errors.DivisionByZero), connection(pool) as conn:
+        with pytest.raises(psycopg.errors.DivisionByZero), transaction(pool) as conn:
             conn.execute("SELECT 1/0")
 
 
@@ -343,7 +351,7 @@ def test_queries_of_a_file(pool: Pool, tmp_path: Path, monkeypatch: pytest.Monke
     (package / "queries.sql").write_text(QUERY_FILE)
     monkeypatch.syspath_prepend(tmp_path)
     queries = load_queries("some_queries")
-    with connection(pool) as conn:
+    with transaction(pool) as conn:
         assert conn.execute(queries["add"], {"a": 1}).fetchone() == (2,)
         conn.execute("CREATE TEMPORARY TABLE pairs (a int, b text)")
         with conn.cursor() as cursor, cursor.copy(queries["copy"]) as copy:
@@ -371,9 +379,9 @@ class TestMigrations:
 
     def test_each_file_once_and_in_order(self, postgres_url: str, rooms: dict[str, Path]) -> None:
         both = ["room/001_first.sql", "room/002_second.sql"]
-        assert pending(postgres_url, rooms) == both
+        assert list_pending(postgres_url, rooms) == both
         assert migrate(postgres_url, rooms) == both
-        assert pending(postgres_url, rooms) == migrate(postgres_url, rooms) == []
+        assert list_pending(postgres_url, rooms) == migrate(postgres_url, rooms) == []
         (rooms["room"] / "003_third.sql").write_text("DROP TABLE first;")
         assert migrate(postgres_url, rooms) == ["room/003_third.sql"]
 
@@ -399,7 +407,7 @@ class TestMigrations:
         with pytest.raises(MigrationError, match=words):
             migrate(postgres_url, rooms)
         with pytest.raises(MigrationError, match=words):
-            pending(postgres_url, rooms)
+            list_pending(postgres_url, rooms)
         with connect(postgres_url) as conn:
             assert conn.execute("SELECT to_regclass('first')").fetchone() == ("first",)
 
@@ -408,7 +416,7 @@ class TestMigrations:
         broken.write_text("CREATE TABLE second (n int);\nSELECT * FROM nowhere;\n")
         with pytest.raises(MigrationError, match=r"(?s)room/002_second.sql failed and was rolled back.*nowhere"):
             migrate(postgres_url, rooms)
-        assert pending(postgres_url, rooms) == ["room/002_second.sql"]
+        assert list_pending(postgres_url, rooms) == ["room/002_second.sql"]
         broken.write_text("CREATE TABLE second (n int);")
         assert migrate(postgres_url, rooms) == ["room/002_second.sql"]
 
@@ -428,12 +436,12 @@ class TestMigrations:
 
 
 def test_doctor_says_whether_tables_are_missing(postgres_url: str, servers: Servers) -> None:
-    assert postgres_tables(postgres_url) == Finding("postgres tables", True, "up to date")
+    assert check_postgres_tables(postgres_url) == DoctorCheck("postgres tables", True, "up to date")
     empty = database_url(servers.postgres_template(), "postgres")
-    missing = ", ".join(pending(empty, POSTGRES_ROOMS))
+    missing = ", ".join(list_pending(empty, POSTGRES_SCHEMAS))
     assert "cold/001_cold.sql" in missing
     found = f"pending migrations: {missing}"
-    assert postgres_tables(empty) == Finding("postgres tables", False, found, "Run `headrace migrate`.")
+    assert check_postgres_tables(empty) == DoctorCheck("postgres tables", False, found, "Run `headrace migrate`.")
 
 
 def test_the_command_migrates_both(

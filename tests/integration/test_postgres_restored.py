@@ -16,8 +16,8 @@ from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import connect as connect_postgres
 from headrace.queue import keys
-from headrace.queue.queue import QueueOptions, SyncClient
-from headrace.queue.scripts import Caps, DeadFilter
+from headrace.queue.client import QueueOptions, SyncClient
+from headrace.queue.scripts import DeadFilter, WarmCaps
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.scripts import run
 from tests.conftest import end_sessions
@@ -60,8 +60,8 @@ class Producer:
     postgres_url: str
 
     def __enter__(self) -> Producer:
-        options = QueueOptions(shards=1, caps=Caps(items=CAP))
-        self.stubs = options.stubs()
+        options = QueueOptions(shards=1, caps=WarmCaps(items=CAP))
+        self.stubs = options.make_stubs()
         self.tiers = Tiers(self.valkey_url, self.postgres_url, options)
         self.client = SyncClient(self.valkey_url, options, self.tiers)
         self.mover = Mover(self.tiers, MoverOptions(lease_s=3600.0))
@@ -80,7 +80,7 @@ class Producer:
         return [job.id for job in jobs]
 
     def drain(self) -> list[str]:
-        self.mover.elect()
+        self.mover.renew_leadership()
         done: list[str] = []
         while True:
             self.mover.sweep(0)
@@ -118,12 +118,12 @@ class TestRestored:
         database.copy()
         producer.enqueue(X, "5", "6")
         with producer.tiers.store.transaction() as conn:  # a mover places all rows and dies before it deletes them
-            producer.mover.elect()
-            queue_id = producer.tiers.store.queue_id(X, 0)
+            producer.mover.renew_leadership()
+            queue_id = producer.tiers.store.ensure_queue_id(X, 0)
             rows = producer.tiers.store.claim(conn, queue_id, 10, 1000)
             assert producer.finish() == ["1", "2"]
-            token = producer.mover._token(X)  # pyright: ignore[reportPrivateUsage]
-            room = QueueOptions(shards=1).stubs()
+            token = producer.mover._get_token(X)  # pyright: ignore[reportPrivateUsage]
+            room = QueueOptions(shards=1).make_stubs()
             producer.tiers.run(room.refill(X, token, 10**15, rows))
         assert producer.finish() == ["3", "4", "5", "6"]
         database.restore()
@@ -150,7 +150,7 @@ class TestRestored:
         producer.enqueue(X, "15")
         assert producer.state(X).cold == 13
         database.restore()
-        producer.mover.elect()
+        producer.mover.renew_leadership()
         producer.mover.sweep(0)
         assert producer.state(X).cold == 2
         producer.enqueue(X, "16")
@@ -162,7 +162,7 @@ class TestRestored:
         database.copy()
         producer.enqueue(X, "5", "6", "7")
         database.restore()
-        producer.mover.elect()
+        producer.mover.renew_leadership()
         producer.mover.sweep(0)
         found = database.query(
             "SELECT server, kind, org, missing FROM server_events JOIN server_event_losses ON id = event_id"
@@ -189,10 +189,10 @@ class TestReplaced:
         assert database.query("SELECT job_id FROM cold_jobs") == [("3",)]
 
     def test_a_mover_moves_nothing(self, replaced: Producer, other: Producer) -> None:
-        other.mover.elect()
+        other.mover.renew_leadership()
         with pytest.raises(WrongDatabase):
             other.mover.sweep(0)
-        other.mover.visit(X)
+        other.mover.refill_queue(X)
         assert replaced.finish() == ["1", "2"]
 
     def test_it_can_be_adopted(self, replaced: Producer, other: Producer) -> None:

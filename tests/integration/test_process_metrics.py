@@ -23,20 +23,20 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
-from headrace.queue.queue import Client, QueueOptions, SyncClient
-from headrace.queue.scripts import Caps
+from headrace.queue.client import Client, QueueOptions, SyncClient
+from headrace.queue.scripts import WarmCaps
 from headrace.queue.state import read_states
-from headrace.queue.tally import BURY, LOST, RECLAIM, Tally
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
+from headrace.queue.worker_metrics import BURY, LOST, RECLAIM, WorkerMetrics
+from headrace.runtime.metrics import BOUNDS_S
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
-from headrace.vitals.figures import BOUNDS_S
 from tests.conftest import ODD_NAMES, READY_S, wait_until
 from tests.model.fold import Event, read_events
 from tests.processes import START_S, Process, value
 from tests.programs import find_tool
-from tests.snapshots import Told
+from tests.snapshots import Samples
 from tests.streams import STREAM, publish
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "process-metrics.md").read_text("utf-8")
@@ -47,7 +47,7 @@ WORKER = ("worker", APP, "--concurrency", "2")
 QUICK = {"QUEUE_RETRY_BASE": "1ms", "WORKER_POLL": "10ms", "WORKER_HEARTBEAT": "200ms", "QUEUE_LEASE": "1m"}
 
 
-def labels_of(ref: QueueRef) -> dict[str, str]:
+def build_labels(ref: QueueRef) -> dict[str, str]:
     return {"org": ref.org, "project": ref.project, "env": ref.env, "queue": ref.queue}
 
 
@@ -65,9 +65,9 @@ def undocumented(text: str) -> set[str]:
     return {name for name in names - documented if not name.startswith("process_")}
 
 
-def assert_histogram(told: Told, name: str, ref: QueueRef, milliseconds: Sequence[int]) -> None:
+def assert_histogram(told: Samples, name: str, ref: QueueRef, milliseconds: Sequence[int]) -> None:
     """Check that the series of a queue contain exactly these durations."""
-    labels = labels_of(ref)
+    labels = build_labels(ref)
     assert value(told, f"{name}_count", **labels) == len(milliseconds)
     assert value(told, f"{name}_sum", **labels) == pytest.approx(sum(milliseconds) / 1000)
     found = Counter(bisect_left(BOUNDS_S, each / 1000) for each in milliseconds)
@@ -80,11 +80,11 @@ def assert_histogram(told: Told, name: str, ref: QueueRef, milliseconds: Sequenc
     assert served == dict(zip(map(float, bounds), expected, strict=True))
 
 
-def events_of(valkey: Valkey) -> list[Event]:
+def read_all_events(valkey: Valkey) -> list[Event]:
     return [event for shard in range(2) for event in read_events(valkey, shard)]
 
 
-def test_a_worker_tells_exactly_what_became_of_its_jobs(valkey: Valkey, valkey_url: str, tmp_path: Path) -> None:
+def test_worker_metrics_count_every_outcome_exactly(valkey: Valkey, valkey_url: str, tmp_path: Path) -> None:
     """Queues with waiting jobs before the worker starts, failures of every kind, and an unknown task."""
     jobs = [NewJob("good") for _ in range(10)] + [NewJob("shaky") for _ in range(3)]
     jobs += [NewJob("hopeless"), NewJob("fails", max_attempts=1), NewJob("nobody has it", max_attempts=1)]
@@ -117,7 +117,7 @@ def test_a_worker_tells_exactly_what_became_of_its_jobs(valkey: Valkey, valkey_u
         (ODD_NAMES.queue, "good", "ack"): 5
     }
 
-    events = events_of(valkey)
+    events = read_all_events(valkey)
     for ref in (EMAILS, ODD_NAMES):
         waits = [ms for event in events if event.ref == ref for ms in event.waits]
         runs = [ms for event in events if event.ref == ref for ms in event.runs]
@@ -129,7 +129,7 @@ def test_a_worker_tells_exactly_what_became_of_its_jobs(valkey: Valkey, valkey_u
     assert undocumented(text) == set()
 
 
-def test_a_worker_of_streams_tells_the_same(valkey: Valkey, valkey_url: str, tmp_path: Path) -> None:
+def test_stream_worker_metrics_count_every_outcome_exactly(valkey: Valkey, valkey_url: str, tmp_path: Path) -> None:
     publish(valkey, *(NewJob("good") for _ in range(4)), NewJob("shaky"), NewJob("hopeless"))
     valkey.xadd(STREAM, {"json": "no job"})
     command = ("worker", APP, "--stream", STREAM, "--group", "workers")
@@ -147,7 +147,7 @@ def test_a_worker_of_streams_tells_the_same(valkey: Valkey, valkey_url: str, tmp
     outcomes = {
         (dict(series).get("task", ""), dict(series)["outcome"]): count
         for series, count in told["headrace_worker_jobs_total"].items()
-        if count and set(labels_of(ref).items()) <= set(series)
+        if count and set(build_labels(ref).items()) <= set(series)
     }
     assert outcomes == {
         ("good", "ack"): 4,
@@ -156,8 +156,8 @@ def test_a_worker_of_streams_tells_the_same(valkey: Valkey, valkey_url: str, tmp
         ("hopeless", BURY): 1,
         ("", BURY): 1,
     }
-    assert value(told, "headrace_job_wait_seconds_count", **labels_of(ref)) == 8
-    assert value(told, "headrace_job_run_seconds_count", **labels_of(ref)) == 5
+    assert value(told, "headrace_job_wait_seconds_count", **build_labels(ref)) == 8
+    assert value(told, "headrace_job_run_seconds_count", **build_labels(ref)) == 5
     assert promtool(text) == []
     assert undocumented(text) == set()
 
@@ -177,7 +177,7 @@ def test_the_page_as_openmetrics_and_compressed(valkey_url: str, tmp_path: Path)
             urllib.request.urlopen(f"{worker.url}/other", timeout=60)
 
 
-def test_a_port_in_use_is_told_before_any_job_is_taken(valkey: Valkey, valkey_url: str, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_before_any_job_is_dequeued(valkey: Valkey, valkey_url: str, tmp_path: Path) -> None:
     with SyncClient(valkey_url) as client:
         client.enqueue(EMAILS, NewJob("good"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -216,15 +216,15 @@ def test_a_worker_is_not_well_while_its_server_is_away(tmp_path: Path) -> None:
 def test_jobs_that_were_lost_or_returned(valkey: Valkey, valkey_url: str) -> None:
     """A job whose lease another process ends while it runs; one running when its worker stops; one that the worker
     holds."""
-    tasks, tally = Tasks(), Tally(["stolen", "endless"])
+    tasks, tally = Tasks(), WorkerMetrics(["stolen", "endless"])
 
     async def scenario() -> None:
         started = asyncio.Event()
 
         @tasks.task()
         async def stolen(job: LeasedJob) -> None:
-            stubs = QueueOptions().stubs()
-            assert run(valkey, stubs.ack(stubs.shard_of(job.queue), [(job, 0)])) == [True]
+            stubs = QueueOptions().make_stubs()
+            assert run(valkey, stubs.ack(stubs.find_shard(job.queue), [(job, 0)])) == [True]
 
         @tasks.task()
         async def endless(job: LeasedJob) -> None:
@@ -234,12 +234,12 @@ def test_jobs_that_were_lost_or_returned(valkey: Valkey, valkey_url: str) -> Non
         SyncClient(valkey_url).enqueue_many(EMAILS, [NewJob("stolen"), NewJob("endless")])
         stop = asyncio.Event()
         async with Client(valkey_url) as client:
-            worker = Worker(client, tasks, WorkerOptions(poll_s=0.01, grace_s=0.0), tally=tally)
+            worker = Worker(client, tasks, WorkerOptions(poll_s=0.01, grace_s=0.0), metrics=tally)
             running = asyncio.create_task(worker.run_forever(stop))
             await asyncio.wait_for(started.wait(), START_S)
             await asyncio.to_thread(lambda: wait_until(lambda: counted().get(("stolen", LOST)), "it is refused"))
-            [moment] = [read() for read in tally.moments]
-            assert (moment.running, moment.held) == (1, 0)
+            [moment] = [read() for read in tally.status_readers]
+            assert (moment.running, moment.prefetched) == (1, 0)
             stop.set()
             await asyncio.wait_for(running, START_S)
 
@@ -254,10 +254,10 @@ def test_jobs_that_were_lost_or_returned(valkey: Valkey, valkey_url: str) -> Non
     assert (state.depth, state.odometers["reclaim"]) == (1, 1)
 
 
-def test_a_mover_tells_what_it_moved(valkey: Valkey, valkey_url: str, postgres_url: str, tmp_path: Path) -> None:
+def test_mover_metrics_count_moved_rows(valkey: Valkey, valkey_url: str, postgres_url: str, tmp_path: Path) -> None:
     from headrace.cold.tiers import Tiers
 
-    options = QueueOptions(caps=Caps(items=10))
+    options = QueueOptions(caps=WarmCaps(items=10))
     with SyncClient(valkey_url, options, Tiers(valkey_url, postgres_url, options)) as client:
         client.enqueue_many(EMAILS, [NewJob("good") for _ in range(30)])
     env = {"REDIS_URL": valkey_url, "POSTGRES_URL": postgres_url, "QUEUE_WARM_MAX_ITEMS": "100"}
@@ -278,7 +278,7 @@ def test_a_mover_tells_what_it_moved(valkey: Valkey, valkey_url: str, postgres_u
     assert state.depth == 30
 
 
-def test_a_worker_tells_of_its_mover_too(valkey_url: str, postgres_url: str, tmp_path: Path) -> None:
+def test_a_worker_exports_the_metrics_of_its_mover(valkey_url: str, postgres_url: str, tmp_path: Path) -> None:
     with Process(tmp_path, {"REDIS_URL": valkey_url, "POSTGRES_URL": postgres_url}, *WORKER) as worker:
         wait_until(lambda: value(worker.told(), "headrace_mover_shards") == 2, "its mover leads")
         told = worker.told()
@@ -316,7 +316,7 @@ scaling = {min = 0, max = 1}
         (("streams", "watch", "--stream", STREAM), "streams"),
     ],
 )
-def test_every_loop_tells_of_its_rounds(
+def test_every_loop_exports_its_loop_metrics(
     valkey: Valkey, valkey_url: str, postgres_url: str, tmp_path: Path, command: tuple[str, ...], loop: str
 ) -> None:
     """ClickHouse is unavailable, and none of them needs it to continue."""

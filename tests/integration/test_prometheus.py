@@ -20,18 +20,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.api import services
 from headrace.api.services import Services
-from headrace.embedded.process import Child
+from headrace.embedded.process import GuardedProcess
 from headrace.settings import QueueSnapshotSettings
 from headrace.snapshot import reader
-from headrace.snapshot.queues import ALL, Naming
-from headrace.snapshot.sources import Sources
+from headrace.snapshot.queue_families import ALL, TenantLabelPolicy
+from headrace.snapshot.sources import SnapshotSources
 from headrace.valkey.connect import Valkey
 from tests.access import local_client
 from tests.conftest import ODD_NAMES, wait_until
 from tests.operating import NOBODY, Server
 from tests.ports import reserved_port
 from tests.programs import find_tool
-from tests.snapshots import REF, declared_in, enqueue, family, parsed, refresher, sources
+from tests.snapshots import REF, enqueue, family, load_families_from, parse_samples, refresher, sources
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "reference" / "snapshot-metrics.md").read_text("utf-8")
 OLD_IS_FINE = QueueSnapshotSettings(max_staleness=86400.0)
@@ -44,18 +44,20 @@ LINES = r"SELECT E'say \"hi\" \\ \n é' AS kind, 5 AS n, now() - interval '1 hou
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Valkey that is slow is waited for; there is no last good copy yet."""
     monkeypatch.setattr(services, "SNAPSHOT_TIMEOUT_S", 60.0)
-    monkeypatch.setattr(reader, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(reader, "POLL_WAIT_S", 60.0)
 
 
 @pytest.fixture
-def published(valkey: Valkey, valkey_url: str, postgres_url: str, tmp_path: Path) -> Sources:
+def published(valkey: Valkey, valkey_url: str, postgres_url: str, tmp_path: Path) -> SnapshotSources:
     """Queues, and families whose names and labels are hard to take."""
     enqueue(valkey_url, REF, 3)
     enqueue(valkey_url, ODD_NAMES)
     text = family("shop_orders_total", LINES, "kind", keep_name=True)
     text += family("shop_oldest_order_seconds", LINES, "kind", value=None, oldest="since")
     text += family("shop_sold_total", LINES, "kind", type="counter")
-    found = sources(valkey, postgres_url, declared_in(tmp_path, text, ["headrace"]), naming=Naming(ALL))
+    found = sources(
+        valkey, postgres_url, load_families_from(tmp_path, text, ["headrace"]), naming=TenantLabelPolicy(ALL)
+    )
     refresher(valkey, found).run_once()
     return found
 
@@ -81,7 +83,7 @@ def promtool(text: str) -> list[str]:
 
 @pytest.mark.usefixtures("published")
 def test_a_scrape_needs_no_database(without_databases: Services) -> None:
-    told = parsed(page(local_client(without_databases)))
+    told = parse_samples(page(local_client(without_databases)))
     assert max(told["headrace_queue_jobs"].values()) == 3
     assert told["shop_orders_total"] == {(("kind", HARD),): 5}
     assert told["headrace_queue_metrics_snapshot_served"] == {(): 1}
@@ -109,11 +111,11 @@ def test_the_page_compressed_and_not(without_databases: Services) -> None:
         asked = urllib.request.Request(f"{server.url}/metrics", headers={"Accept-Encoding": "gzip;q=1.0"})
         with urllib.request.urlopen(asked, timeout=60) as answer:
             assert answer.headers["Content-Encoding"] == "gzip"
-            packed = parsed(gzip.decompress(answer.read()).decode())
+            packed = parse_samples(gzip.decompress(answer.read()).decode())
         with urllib.request.urlopen(f"{server.url}/metrics", timeout=60) as answer:
             assert answer.headers["Content-Encoding"] is None
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-            plain = parsed(answer.read().decode())
+            plain = parse_samples(answer.read().decode())
     assert packed["headrace_queue_jobs"] == plain["headrace_queue_jobs"]
 
 
@@ -126,11 +128,11 @@ def test_settings_reach_the_page(valkey: Valkey, valkey_url: str) -> None:
     found = sources(valkey)
     refresher(valkey, found, prefix="other").run_once()
     given = replace(OLD_IS_FINE, redis_prefix="other", presets="headrace,convoy")
-    told = parsed(page(local_client(Services(valkey_url, NOBODY, "x", 2, NO_POSTGRES, snapshot=given))))
+    told = parse_samples(page(local_client(Services(valkey_url, NOBODY, "x", 2, NO_POSTGRES, snapshot=given))))
     assert told["convoy_queue_metrics_snapshot_age_seconds"][()] >= 0
     assert "headrace_queues" in told
     shadow = replace(OLD_IS_FINE, redis_prefix="other", shadow=True)
-    told = parsed(page(local_client(Services(valkey_url, NOBODY, "x", 2, NO_POSTGRES, snapshot=shadow))))
+    told = parse_samples(page(local_client(Services(valkey_url, NOBODY, "x", 2, NO_POSTGRES, snapshot=shadow))))
     assert "headrace_queues" not in told
     assert "headrace_queue_metrics_snapshot_age_seconds" in told
 
@@ -171,7 +173,7 @@ class Prometheus:
             *(f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"),
             f"--web.listen-address=127.0.0.1:{self.port}",
         ]
-        self.child = Child("prometheus", command, log_file=folder / "prometheus.log", env={})
+        self.child = GuardedProcess("prometheus", command, log_file=folder / "prometheus.log", env={})
 
     def ask(self, query: str) -> list[dict[str, Any]]:
         return wait_until(lambda: self._ask(query), f"Prometheus knows {query}: {self.child.log_tail()}")
@@ -191,7 +193,7 @@ class Prometheus:
 
 
 @pytest.fixture
-def prometheus(without_databases: Services, published: Sources, tmp_path: Path) -> Iterator[Prometheus]:
+def prometheus(without_databases: Services, published: SnapshotSources, tmp_path: Path) -> Iterator[Prometheus]:
     folder = tmp_path / "prometheus"
     folder.mkdir()
     with Server(without_databases) as server, reserved_port() as port:

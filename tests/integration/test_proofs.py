@@ -13,12 +13,12 @@ from headrace.cold.mover import Mover, MoverOptions
 from headrace.history.reader import REPORTS_KEPT_MS
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
-from headrace.pipeline.decode import seq_of
+from headrace.pipeline.decode import parse_seq
 from headrace.queue import keys
-from headrace.queue.queue import QueueOptions, SyncClient
+from headrace.queue.client import QueueOptions, SyncClient
 from headrace.snapshot.refresher import Refresher
-from headrace.snapshot.service import Service
-from headrace.snapshot.sources import Sources
+from headrace.snapshot.service import SnapshotService
+from headrace.snapshot.sources import SnapshotSources
 from headrace.valkey import streams
 from headrace.valkey.connect import Valkey
 from headrace.warehouse import pipeline_batches, pipeline_coverage, queue_metrics
@@ -41,8 +41,8 @@ def test_the_metric_stream_is_bounded_by_its_maxlen(valkey: Valkey, valkey_url: 
             client.enqueue(ref, NewJob("t", b"x"))
     stream = next(keys.metrics(shard) for shard in range(2) if valkey.exists(keys.metrics(shard)))
     assert MAXLEN <= int(valkey.xlen(stream)) < MAXLEN + NODE_ENTRIES  # pyright: ignore[reportArgumentType]
-    [newest] = streams.newest_entries(valkey, stream, 1)
-    assert (seq_of(newest) or 0) >= 5 * MAXLEN, "the newest events are kept"
+    [newest] = streams.read_newest_entries(valkey, stream, 1)
+    assert (parse_seq(newest) or 0) >= 5 * MAXLEN, "the newest events are kept"
 
 
 def kept_days(warehouse: Warehouse, table: str) -> list[int]:
@@ -68,13 +68,13 @@ def test_the_periodic_sweep_refills_although_every_request_is_lost(
     valkey_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose(mover: Mover, shard: int) -> Sequence[QueueRef]:
-        mover._tiers.valkey.delete(keys.hungry(shard))  # pyright: ignore[reportPrivateUsage]
+        mover._tiers.valkey.delete(keys.refill_requests(shard))  # pyright: ignore[reportPrivateUsage]
         return []
 
     def forget(mover: Mover) -> None: ...
 
-    monkeypatch.setattr(Mover, "_hungry", lose)
-    monkeypatch.setattr(Mover, "_attend", forget)
+    monkeypatch.setattr(Mover, "_wait_for_refill_requests", lose)
+    monkeypatch.setattr(Mover, "_serve_refill_requests", forget)
     stop = threading.Event()
     with make_bench(valkey_url, postgres_url) as made:
         bench = made.bench
@@ -104,13 +104,13 @@ def test_the_pause_of_a_failing_snapshot_grows_and_varies(monkeypatch: pytest.Mo
 
         def leave(self) -> None: ...
 
-    service = Service(cast(Refresher, Failing()), cast(Sources, None))
+    service = SnapshotService(cast(Refresher, Failing()), cast(SnapshotSources, None))
     draws = iter([0.0, 0.999, 0.5] * 100)
     monkeypatch.setattr("headrace.snapshot.service.random.random", lambda: next(draws))
     pauses: list[tuple[float, ...]] = []
     for _ in range(10):
         began = service._refresh()  # pyright: ignore[reportPrivateUsage]
-        pauses.append(tuple(service._wait_s(began, began) for _ in range(3)))  # pyright: ignore[reportPrivateUsage]
+        pauses.append(tuple(service._compute_wait_s(began, began) for _ in range(3)))  # pyright: ignore[reportPrivateUsage]
     longest = [whole for whole, _, _ in pauses]
     assert longest == [1, 2, 4, 8, 16, 32, 60, 60, 60, 60]
     for whole, shortest, middle in pauses:

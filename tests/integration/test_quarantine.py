@@ -9,15 +9,15 @@ import pytest
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
+from headrace.queue.client import QueueOptions, SyncClient
 from headrace.queue.maintenance import QUARANTINED, Maintenance
-from headrace.queue.queue import QueueOptions, SyncClient
 from headrace.queue.state import read_states
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
 
 REF = QueueRef("org", "project", "env", "queue")
 OPTIONS = QueueOptions(shards=1)
-STUBS = OPTIONS.stubs()
+STUBS = OPTIONS.make_stubs()
 LEASE_MS = 600_000
 
 INDEXES = {"leases": keys.leases(0), "scheduled": keys.scheduled(0), "expiries": keys.expiries(0)}

@@ -25,12 +25,12 @@ from headrace.model.event import COLUMNS, FIELD, SEPARATOR
 from headrace.model.job import JobState, LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
-from headrace.queue.queue import QueueOptions, SyncClient
+from headrace.queue.client import QueueOptions, SyncClient
 from headrace.queue.scripts import DeadFilter, Stubs
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import Valkey, connect
-from headrace.valkey.probe import server_version
-from headrace.valkey.scripts import Call, run
+from headrace.valkey.probe import read_server_version
+from headrace.valkey.scripts import ScriptCall, run
 from tests.conftest import READY_S, wait_until
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Bench:
     def nack(self, job: LeasedJob, delay_ms: int = 0, error: str = "boom") -> int:
         return self.run(self.stubs.nack(0, [(job, delay_ms, error)]))[0]
 
-    def run(self, call: Call[T]) -> T:
+    def run(self, call: ScriptCall[T]) -> T:
         return run(self.valkey, call)
 
     def now_ms(self) -> int:
@@ -165,7 +165,7 @@ def test_oldest_first_within_an_environment_and_turns_between_them(bench: Bench,
     assert [job_id for job_id in order if job_id.startswith("n")] == ["n0", "n1", "n2"]
 
 
-def test_events_tell_the_state_after_each_operation(bench: Bench) -> None:
+def test_events_carry_the_state_after_each_operation(bench: Bench) -> None:
     bench.enqueue(NewJob("t"), NewJob("t"))
     one, two = bench.dequeue(2)
     bench.ack(one, run_ms=7)
@@ -371,10 +371,10 @@ def test_a_job_that_kills_its_workers_is_buried(bench: Bench) -> None:
     assert "lease of attempt 2 ended" in (info.error or "")
 
 
-def test_a_job_that_is_given_back_keeps_its_attempts(bench: Bench) -> None:
+def test_a_requeued_job_keeps_its_attempts(bench: Bench) -> None:
     bench.enqueue(NewJob("t", max_attempts=1))
     [job] = bench.dequeue()
-    assert bench.run(bench.stubs.giveback(0, [job])) == [True]
+    assert bench.run(bench.stubs.requeue(0, [job])) == [True]
     [again] = bench.dequeue()
     assert again.attempt == 1
     assert bench.ack(again)
@@ -457,6 +457,6 @@ def test_what_does_not_exist_or_has_no_legal_name_is_refused(bench: Bench) -> No
     assert list(bench.valkey.scan_iter("*nobody*")) == []
 
 
-def test_a_server_of_any_kind_tells_its_version(valkey_url: str) -> None:
-    assert (server_version(valkey_url) or "").startswith("valkey ")
-    assert server_version(f"{urlsplit(valkey_url).scheme}://127.0.0.1:1") is None
+def test_version_is_read_from_a_server_of_any_kind(valkey_url: str) -> None:
+    assert (read_server_version(valkey_url) or "").startswith("valkey ")
+    assert read_server_version(f"{urlsplit(valkey_url).scheme}://127.0.0.1:1") is None

@@ -12,13 +12,13 @@ from headrace.errors import InvalidJob
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
-from headrace.queue.queue import Client, SyncClient
-from headrace.queue.registry import Registry, read_workers
-from headrace.queue.scripts import DeadFilter, Redriven, Stubs
+from headrace.queue.client import Client, SyncClient
+from headrace.queue.registry import WorkerRegistration, read_workers
+from headrace.queue.scripts import DeadFilter, RedriveResult, Stubs
 from headrace.queue.state import QueueState, read_states
 from headrace.queue.tasks import Tasks
 from headrace.valkey.connect import Valkey
-from headrace.valkey.scripts import Call, run
+from headrace.valkey.scripts import ScriptCall, run
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class Shard:
         self.valkey = valkey
         self.stubs = Stubs(1, 1_000_000)
 
-    def run(self, call: Call[T]) -> T:
+    def run(self, call: ScriptCall[T]) -> T:
         return run(self.valkey, call)
 
     def enqueue(self, ref: QueueRef, *jobs: NewJob) -> None:
@@ -47,7 +47,7 @@ class Shard:
             self.enqueue(ref, NewJob("t", b"12", id=job_id))
             assert self.run(self.stubs.bury(0, [(job, "boom") for job in self.dequeue(1)])) == [True]
 
-    def redrive(self, ref: QueueRef, which: DeadFilter) -> Redriven:
+    def redrive(self, ref: QueueRef, which: DeadFilter) -> RedriveResult:
         redriven = self.run(self.stubs.redrive(ref, which, 10))
         assert redriven is not None
         return redriven
@@ -74,7 +74,7 @@ def test_redriving_an_unknown_queue_writes_nothing(shard: Shard) -> None:
 def test_an_id_named_twice_is_redriven_once(shard: Shard) -> None:
     shard.bury(A, "1")
     redriven = shard.redrive(A, DeadFilter(ids=["1", "1"]))
-    assert (redriven.moved, redriven.looked_at) == (1, 1)
+    assert (redriven.moved, redriven.examined) == (1, 1)
     state = shard.state(A)
     assert (state.depth, state.bytes, state.odometers["redrive"]) == (1, 2, 1)
 
@@ -130,7 +130,7 @@ def test_a_call_that_is_too_large_for_the_server_is_refused(
     assert valkey.dbsize() == 0
 
 
-def test_workers_are_seen_whatever_the_clocks_say(
+def test_workers_are_listed_whatever_their_clocks_say(
     valkey: Valkey, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers whose clocks were minutes behind that of the reader were taken for gone, and removed."""
@@ -139,8 +139,8 @@ def test_workers_are_seen_whatever_the_clocks_say(
 
     async def report() -> None:
         async with Client(valkey_url) as client:
-            registry = Registry(client.redis, "w")
-            registry.note_served(SENT)
+            registry = WorkerRegistration(client.redis, "w")
+            registry.record_served(SENT)
             await registry.report(tasks, [])
 
     with monkeypatch.context() as behind:

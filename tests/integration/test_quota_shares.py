@@ -12,24 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.cold.mover import Mover, MoverOptions
-from headrace.cold.quotas import QuotaKeeper
-from headrace.cold.share_plan import Running, SharedQuota, plan_running, plan_shares, raise_within
-from headrace.cold.shares import ShareKeeper
+from headrace.cold.quotas import QuotaManager
+from headrace.cold.share_plan import RunningDemand, SharedQuota, plan_running, plan_shares, raise_within
+from headrace.cold.shares import ShareAllocator
 from headrace.cold.tiers import Tiers
 from headrace.errors import EnqueueRateExceeded, QuotaExceeded
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
-from headrace.model.quotas import DEFAULT, TenantRef
+from headrace.model.quotas import DEFAULT_TENANT, TenantRef
 from headrace.queue import keys
-from headrace.queue.queue import QueueOptions, SyncClient
-from headrace.queue.quotas import read_warm_use
+from headrace.queue.client import QueueOptions, SyncClient
+from headrace.queue.quotas import read_warm_usage
 from headrace.valkey.scripts import run
 from tests.conftest import wait_until
 
 HOUR_MS = 3_600_000
 SHARDS = 4
 OPTIONS = QueueOptions(shards=SHARDS)
-STUBS = OPTIONS.stubs()
+STUBS = OPTIONS.make_stubs()
 ENVS = [EnvRef("acme", "shop", f"env{number}") for number in range(5)]
 ELSEWHERE = EnvRef("acme", "blog", "prod")
 PROJECT, ORGANISATION = TenantRef("acme", "shop"), TenantRef("acme")
@@ -45,7 +45,7 @@ class Bench:
     client: SyncClient  # without PostgreSQL: what does not fit is refused
 
     def __post_init__(self) -> None:
-        self.keeper, self.shares = QuotaKeeper(self.tiers), ShareKeeper(self.tiers)
+        self.keeper, self.shares = QuotaManager(self.tiers), ShareAllocator(self.tiers)
 
     def enqueue(self, env: EnvRef, *ids: object, size: int = 1) -> int:
         """Returns how many were accepted before a quota refused one."""
@@ -57,18 +57,18 @@ class Bench:
         return len(ids)
 
     def held(self, *envs: EnvRef) -> int:
-        return sum(use.used["warm_jobs"] for use in read_warm_use(self.client.redis, SHARDS, envs))
+        return sum(use.used["warm_jobs"] for use in read_warm_usage(self.client.redis, SHARDS, envs))
 
     def shares_of(self, name: str, *envs: EnvRef) -> list[int]:
-        return [use.share.get(name, 0) for use in read_warm_use(self.client.redis, SHARDS, envs)]
+        return [use.share.get(name, 0) for use in read_warm_usage(self.client.redis, SHARDS, envs)]
 
     def finish(self, env: EnvRef, count: int) -> None:
-        shard = STUBS.shard_of(env)
+        shard = STUBS.find_shard(env)
         leased = [
             job for job in run(self.client.redis, STUBS.dequeue(shard, 1000, HOUR_MS)) if job.queue.env == env.env
         ]
         run(self.client.redis, STUBS.ack(shard, [(job, 1) for job in leased[:count]]))
-        run(self.client.redis, STUBS.giveback(shard, leased[count:]))
+        run(self.client.redis, STUBS.requeue(shard, leased[count:]))
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def bench(any_valkey_url: str, postgres_url: str) -> Iterator[Bench]:
 
 
 def test_a_new_environment_has_no_share_until_the_next_round(bench: Bench) -> None:
-    bench.keeper.change(PROJECT, {"warm_jobs": 10})
+    bench.keeper.update(PROJECT, {"warm_jobs": 10})
     assert bench.enqueue(ENVS[0], 1) == 0
     bench.shares.run_round()
     assert bench.enqueue(ENVS[0], *range(20)) == 10
@@ -98,12 +98,12 @@ def test_a_new_environment_has_no_share_until_the_next_round(bench: Bench) -> No
 def test_environments_that_were_there_before_the_quota_keep_what_they_have(bench: Bench) -> None:
     bench.enqueue(ENVS[0], *range(8))
     bench.enqueue(ENVS[1], *range(4))
-    bench.keeper.change(PROJECT, {"warm_jobs": 10})
+    bench.keeper.update(PROJECT, {"warm_jobs": 10})
     assert (bench.enqueue(ENVS[0], "a"), bench.enqueue(ENVS[1], "b")) == (0, 0)
     bench.finish(ENVS[0], 5)
     bench.shares.run_round()
     assert bench.enqueue(ENVS[0], *"abcdefgh") + bench.enqueue(ENVS[1], *"abcdefgh") <= 3
-    bench.keeper.change(PROJECT, {}, ["warm_jobs"])
+    bench.keeper.update(PROJECT, {}, ["warm_jobs"])
     assert bench.enqueue(ENVS[0], *range(100, 120)) == 20
     assert not any(bench.shares_of("warm_jobs", *ENVS))
 
@@ -111,7 +111,7 @@ def test_environments_that_were_there_before_the_quota_keep_what_they_have(bench
 def unlist(bench: Bench, *envs: EnvRef) -> None:
     """Leave environments as clients of 0.1.0 make them: their queues are known, they themselves are in no list."""
     for env in envs:
-        bench.client.redis.srem(keys.environments(STUBS.shard_of(env)), keys.env_part(env))
+        bench.client.redis.srem(keys.environments(STUBS.find_shard(env)), keys.env_part(env))
 
 
 def count_runnable(bench: Bench) -> int:
@@ -124,13 +124,13 @@ def test_environments_of_older_clients_get_a_share_when_a_quota_is_set(bench: Be
     unlist(bench, *ENVS)
     for shard in range(SHARDS):  # that older ones were listed once does not count
         bench.client.redis.hset(keys.meta(shard), "listed", "1")
-    bench.keeper.change(ORGANISATION, {"running": 10})
+    bench.keeper.update(ORGANISATION, {"running": 10})
     assert bench.shares_of("running", *ENVS) == [2] * 5
     assert count_runnable(bench) == len(ENVS)
 
 
 def test_environments_of_older_clients_get_a_share_of_a_quota_that_was_set_before(bench: Bench) -> None:
-    bench.keeper.change(ORGANISATION, {"running": 10})
+    bench.keeper.update(ORGANISATION, {"running": 10})
     for env in ENVS:
         bench.enqueue(env, 1)
     unlist(bench, *ENVS)
@@ -141,19 +141,19 @@ def test_environments_of_older_clients_get_a_share_of_a_quota_that_was_set_befor
 
 
 def test_a_default_of_running_holds_for_environments_of_older_clients(bench: Bench) -> None:
-    bench.keeper.change(DEFAULT, {"running": 0})
+    bench.keeper.update(DEFAULT_TENANT, {"running": 0})
     for env in ENVS:
         bench.enqueue(env, 1)
     unlist(bench, *ENVS)
-    bench.keeper.change(DEFAULT, {"running": 1})
+    bench.keeper.update(DEFAULT_TENANT, {"running": 1})
     assert count_runnable(bench) == len(ENVS)
 
 
 def test_together_they_never_pass_the_quota_however_shares_move(bench: Bench) -> None:
     """Producers in six environments on several shards, jobs that end, and rounds, all at the same time."""
     most, everywhere = 60, (*ENVS, ELSEWHERE)
-    bench.keeper.change(PROJECT, {"warm_jobs": most})
-    bench.keeper.change(ORGANISATION, {"warm_jobs": most + 5})
+    bench.keeper.update(PROJECT, {"warm_jobs": most})
+    bench.keeper.update(ORGANISATION, {"warm_jobs": most + 5})
     for env in everywhere:
         bench.enqueue(env, "first")
 
@@ -196,7 +196,7 @@ def test_together_they_never_pass_the_quota_however_shares_move(bench: Bench) ->
 
 
 def test_a_late_step_of_a_round_before_is_refused(bench: Bench) -> None:
-    bench.keeper.change(PROJECT, {"warm_jobs": 10})
+    bench.keeper.update(PROJECT, {"warm_jobs": 10})
     bench.enqueue(ENVS[0], 1)
     bench.shares.run_round()
     with bench.tiers.store.transaction() as conn:
@@ -213,10 +213,10 @@ def give_nothing(*_: object) -> None:
 def test_a_crash_between_the_record_and_valkey_gives_out_too_little_never_too_much(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.keeper.change(PROJECT, {"warm_jobs": 10})
+    bench.keeper.update(PROJECT, {"warm_jobs": 10})
     bench.enqueue(ENVS[0], 1)
     with monkeypatch.context() as patch:
-        patch.setattr(ShareKeeper, "_give", give_nothing)
+        patch.setattr(ShareAllocator, "_set_shares", give_nothing)
         bench.shares.run_round()
     assert bench.shares_of("warm_jobs", ENVS[0]) == [0]
     bench.enqueue(ENVS[1], 1)
@@ -226,19 +226,19 @@ def test_a_crash_between_the_record_and_valkey_gives_out_too_little_never_too_mu
 
 
 def test_a_valkey_that_went_back_is_corrected_in_the_next_round(bench: Bench) -> None:
-    bench.keeper.change(PROJECT, {"warm_jobs": 10})
+    bench.keeper.update(PROJECT, {"warm_jobs": 10})
     for env in ENVS[:2]:
         bench.enqueue(env, 1)
     bench.shares.run_round()
     for env in ENVS[:2]:  # both have all of it, as a replica that was behind may say
-        bench.client.redis.hset(keys.env(STUBS.shard_of(env), env), "share", "10 - - - - - 1")
+        bench.client.redis.hset(keys.env(STUBS.find_shard(env), env), "share", "10 - - - - - 1")
     bench.shares.run_round()
     assert sum(bench.shares_of("warm_jobs", *ENVS)) <= 10
 
 
 def test_rounds_go_on_after_postgres_was_restored(bench: Bench) -> None:
     bench.enqueue(ENVS[0], 1)
-    bench.keeper.change(PROJECT, {"warm_jobs": 10})
+    bench.keeper.update(PROJECT, {"warm_jobs": 10})
     for _ in range(3):
         bench.shares.run_round()
     with bench.tiers.store.transaction() as conn:
@@ -254,7 +254,7 @@ def test_rounds_go_on_after_postgres_was_restored(bench: Bench) -> None:
 def test_bytes_queues_and_running_jobs_are_shared_as_well(bench: Bench) -> None:
     for env in ENVS[:2]:
         bench.enqueue(env, 1, size=10)
-    bench.keeper.change(PROJECT, {"warm_bytes": 100, "queues": 3, "running": 3})
+    bench.keeper.update(PROJECT, {"warm_bytes": 100, "queues": 3, "running": 3})
     assert sum(bench.shares_of("warm_bytes", *ENVS)) <= 100
     made = 0
     for number in range(6):
@@ -273,7 +273,7 @@ def test_bytes_queues_and_running_jobs_are_shared_as_well(bench: Bench) -> None:
 
 
 def test_the_rate_of_an_organisation_is_divided(bench: Bench) -> None:
-    bench.keeper.change(ORGANISATION, {"enqueue_rate": 100, "enqueue_burst": 200})
+    bench.keeper.update(ORGANISATION, {"enqueue_rate": 100, "enqueue_burst": 200})
     refused = 0
     for env in (*ENVS, ELSEWHERE):
         try:
@@ -288,7 +288,7 @@ def test_the_rate_of_an_organisation_is_divided(bench: Bench) -> None:
 
 
 def test_the_mover_shares_out(bench: Bench) -> None:
-    bench.keeper.change(PROJECT, {"warm_jobs": 10})
+    bench.keeper.update(PROJECT, {"warm_jobs": 10})
     stop, mover = Event(), Mover(bench.tiers, MoverOptions(lease_s=3600.0))
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(mover.run_forever, stop)
@@ -301,12 +301,12 @@ def test_the_mover_shares_out(bench: Bench) -> None:
 
 def test_an_environment_with_a_backlog_leaves_its_part_to_others_as_its_jobs_end(bench: Bench) -> None:
     batch, prod = ENVS[:2]
-    bench.keeper.change(PROJECT, {"running": 6})
+    bench.keeper.update(PROJECT, {"running": 6})
 
     def start(env: EnvRef) -> list[LeasedJob]:
-        leased = run(bench.client.redis, STUBS.dequeue(STUBS.shard_of(env), 100, HOUR_MS))
+        leased = run(bench.client.redis, STUBS.dequeue(STUBS.find_shard(env), 100, HOUR_MS))
         others = [job for job in leased if job.queue.env != env.env]
-        run(bench.client.redis, STUBS.giveback(STUBS.shard_of(env), others))
+        run(bench.client.redis, STUBS.requeue(STUBS.find_shard(env), others))
         return [job for job in leased if job.queue.env == env.env]
 
     bench.enqueue(batch, *range(50))
@@ -322,7 +322,7 @@ def test_an_environment_with_a_backlog_leaves_its_part_to_others_as_its_jobs_end
         of_prod += start(prod)
         assert len(of_batch) + len(of_prod) <= 6
         job, *of_batch = of_batch
-        run(bench.client.redis, STUBS.ack(STUBS.shard_of(batch), [(job, 1)]))
+        run(bench.client.redis, STUBS.ack(STUBS.find_shard(batch), [(job, 1)]))
         of_batch += start(batch)  # at once, before the next round
     assert (len(of_batch), len(of_prod)) == (3, 3)
 
@@ -330,27 +330,27 @@ def test_an_environment_with_a_backlog_leaves_its_part_to_others_as_its_jobs_end
 def test_a_job_larger_than_the_usual_share_comes_back_from_postgres(bench: Bench, any_valkey_url: str) -> None:
     for env in ENVS:
         bench.enqueue(env, "first")
-    bench.keeper.change(PROJECT, {"warm_bytes": 1000})
+    bench.keeper.update(PROJECT, {"warm_bytes": 1000})
     mover = Mover(bench.tiers, MoverOptions(lease_s=3600.0))
     with SyncClient(any_valkey_url, OPTIONS, bench.tiers) as client:
         with pytest.raises(QuotaExceeded):
             client.enqueue(queue_of(ENVS[0]), NewJob("send", bytes(1001), id="too large for all of it"))
         client.enqueue(queue_of(ENVS[0]), NewJob("send", bytes(800), id="large"))
         assert bench.held(ENVS[0]) == 1
-        mover.elect()
+        mover.renew_leadership()
         for _ in range(3):
             bench.shares.run_round()
-            mover.sweep(STUBS.shard_of(ENVS[0]))
+            mover.sweep(STUBS.find_shard(ENVS[0]))
         assert bench.held(ENVS[0]) == 2
     mover.resign()
 
 
 def test_a_late_share_of_a_quota_that_is_gone_is_refused(bench: Bench) -> None:
     bench.enqueue(ENVS[0], 1)
-    bench.keeper.change(PROJECT, {"warm_jobs": 10})
+    bench.keeper.update(PROJECT, {"warm_jobs": 10})
     with bench.tiers.store.transaction() as conn:
         [number] = conn.execute("SELECT round FROM quota_rounds").fetchone() or (0,)
-    bench.keeper.change(PROJECT, {}, ["warm_jobs"])
+    bench.keeper.update(PROJECT, {}, ["warm_jobs"])
     late = STUBS.share(ENVS[0], number, ["7", "-", "-", "-", "-", "-"])
     assert run(bench.client.redis, late) is None
     assert bench.enqueue(ENVS[0], *range(2, 20)) == 18
@@ -358,8 +358,8 @@ def test_a_late_share_of_a_quota_that_is_gone_is_refused(bench: Bench) -> None:
 
 def test_the_burst_of_an_organisation_does_not_lift_that_of_an_environment(bench: Bench) -> None:
     bench.enqueue(ENVS[0], 1)
-    bench.keeper.change(TenantRef.of(ENVS[0]), {"enqueue_rate": 10})
-    bench.keeper.change(ORGANISATION, {"enqueue_rate": 1000, "enqueue_burst": 1000})
+    bench.keeper.update(TenantRef.from_environment(ENVS[0]), {"enqueue_rate": 10})
+    bench.keeper.update(ORGANISATION, {"enqueue_rate": 1000, "enqueue_burst": 1000})
     with pytest.raises(EnqueueRateExceeded):
         bench.client.enqueue_many(queue_of(ENVS[0]), [NewJob("send", id=f"many{number}") for number in range(100)])
 
@@ -385,12 +385,12 @@ def test_a_plan_gives_out_the_quota_and_no_more(
     assert sum(plan.values()) == max(value, sum(used.values()))
 
 
-RUNNING = st.builds(Running, st.integers(0, 20), st.integers(0, 50), st.integers(0, 20))
+RUNNING = st.builds(RunningDemand, st.integers(0, 20), st.integers(0, 50), st.integers(0, 20))
 
 
 @settings(deadline=None)
 @given(value=st.integers(0, 100), jobs=st.dictionaries(NAMES, RUNNING), turn=TURNS)
-def test_a_plan_of_running_jobs_is_fair(value: int, jobs: dict[EnvRef, Running], turn: int) -> None:
+def test_a_plan_of_running_jobs_is_fair(value: int, jobs: dict[EnvRef, RunningDemand], turn: int) -> None:
     plan = plan_running(SharedQuota(value, EVERYWHERE), jobs, turn)
     assert sum(plan.values()) == value
     for env, own in jobs.items():
@@ -401,7 +401,7 @@ def test_a_plan_of_running_jobs_is_fair(value: int, jobs: dict[EnvRef, Running],
 def test_a_quota_smaller_than_the_number_of_environments_reaches_each_in_turn() -> None:
     envs = [EnvRef("acme", "shop", f"env{number:02}") for number in range(50)]
     quota = SharedQuota(10, envs)
-    backlogs = {env: Running(0, 5, 0) for env in envs}
+    backlogs = {env: RunningDemand(0, 5, 0) for env in envs}
     for plans in (
         [plan_running(quota, backlogs, turn) for turn in range(50)],
         [plan_shares(quota, {}, {}, frozenset(envs), {}, turn) for turn in range(50)],
@@ -419,7 +419,7 @@ def test_shares_of_environments_that_need_nothing_stay() -> None:
 def test_jobs_that_do_not_start_keep_one_place() -> None:
     share = 10
     for _ in range(10):
-        share = Running(0, 1000, share).demand
+        share = RunningDemand(0, 1000, share).demand
     assert share == 1
 
 

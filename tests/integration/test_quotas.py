@@ -19,8 +19,8 @@ from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.model.quotas import Quota
 from headrace.queue import keys
-from headrace.queue.queue import QueueOptions, SyncClient
-from headrace.queue.quotas import pack_quotas, read_warm_use
+from headrace.queue.client import QueueOptions, SyncClient
+from headrace.queue.quotas import pack_quotas, read_warm_usage
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
 
@@ -29,7 +29,7 @@ REF = QueueRef("acme", "shop", "prod", "emails")
 OTHER = QueueRef("acme", "shop", "prod", "reports")
 STRANGER = QueueRef("acme", "shop", "test", "emails")
 OPTIONS = QueueOptions(shards=1)
-STUBS = OPTIONS.stubs()
+STUBS = OPTIONS.make_stubs()
 
 
 def jobs(count: int, size: int = 2, first: int = 0) -> list[NewJob]:
@@ -50,7 +50,7 @@ def test_an_environment_holds_as_many_jobs_as_its_quota(valkey: Valkey, valkey_u
         assert (refused.value.quota, refused.value.limit, refused.value.used) == (Quota.WARM_JOBS, 5, 5)
         assert client.enqueue_many(REF, jobs(3)) == [False] * 3, "those that are there need no room"
         client.enqueue_many(STRANGER, jobs(10))
-        [use] = read_warm_use(valkey, 1, [REF.environment])
+        [use] = read_warm_usage(valkey, 1, [REF.environment])
         assert use.used == {"warm_jobs": 5, "warm_bytes": 10, "queues": 2, "running": 0}
         assert use.refused == {"warm_jobs": 1}
 
@@ -61,7 +61,7 @@ def test_a_call_is_accepted_whole_or_refused_whole(valkey: Valkey, valkey_url: s
         client.enqueue_many(REF, jobs(4))
         with pytest.raises(QuotaExceeded, match="warm_bytes"):
             client.enqueue_many(REF, jobs(2, first=4))
-        assert read_warm_use(valkey, 1, [REF.environment])[0].used["warm_jobs"] == 4
+        assert read_warm_usage(valkey, 1, [REF.environment])[0].used["warm_jobs"] == 4
         client.enqueue_many(REF, jobs(1, first=4))
 
 
@@ -199,7 +199,7 @@ def test_concurrent_producers_fill_the_quota_exactly(valkey: Valkey, valkey_url:
         limit(client, warm_jobs=most)
     with ThreadPoolExecutor(producers) as pool:
         accepted = sum(pool.map(produce, range(producers)))
-    [use] = read_warm_use(valkey, 1, [REF.environment])
+    [use] = read_warm_usage(valkey, 1, [REF.environment])
     assert use.used["warm_jobs"] == accepted == int(valkey.hget(keys.env(0, REF.environment), "jobs") or 0)  # pyright: ignore[reportArgumentType]
     assert most - 5 < accepted <= most
     assert refusals

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.cold.audit import Audit, Drift
+from headrace.cold.audit import Drift, TierAudit
 from headrace.cold.mover import Mover, MoverOptions
 from headrace.cold.tiers import Tiers
 from headrace.embedded.valkey import EmbeddedValkey
@@ -18,12 +18,12 @@ from headrace.model.job import JobState, LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import connect as connect_postgres
 from headrace.queue import keys
-from headrace.queue.queue import QueueOptions, SyncClient
-from headrace.queue.scripts import Caps
+from headrace.queue.client import QueueOptions, SyncClient
+from headrace.queue.scripts import WarmCaps
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey import durability
-from headrace.valkey.connect import connect, node_of
-from headrace.valkey.durability import CopySafety, RefillAfter, is_waitaof_honest
+from headrace.valkey.connect import connect, find_node
+from headrace.valkey.durability import CopySafety, RefillAfter, is_waitaof_reliable
 from headrace.valkey.scripts import run
 from tests.conftest import READY_S, wait_until
 from tests.failover import ReplicaPair
@@ -36,7 +36,7 @@ NEVER_S = 3600.0
 
 @pytest.fixture(autouse=True)
 def sure_of_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.cold.mover.SURE_OF_LOCK_MS", 600_000.0)
+    monkeypatch.setattr("headrace.cold.mover.LOCK_VALID_MS", 600_000.0)
 
 
 @dataclass
@@ -49,8 +49,8 @@ class TwoTiers:
     movers: int = field(default=0)
 
     def __enter__(self) -> TwoTiers:
-        options = QueueOptions(shards=1, caps=Caps(items=CAP))
-        self.stubs = options.stubs()
+        options = QueueOptions(shards=1, caps=WarmCaps(items=CAP))
+        self.stubs = options.make_stubs()
         self.tiers = Tiers(self.valkey_url, self.postgres_url, options)
         self.client = SyncClient(self.valkey_url, options, self.tiers)
         self.mover = self.new_mover()
@@ -65,7 +65,7 @@ class TwoTiers:
         """Return a mover that leads; the lease of the one before is over."""
         self.client.redis.delete(keys.mover(0))
         mover = Mover(self.tiers, MoverOptions(lease_s=3600.0, refill_after=self.refill_after))
-        mover.elect()
+        mover.renew_leadership()
         return mover
 
     def enqueue(self, first: int, last: int, **fields: Any) -> None:
@@ -136,13 +136,13 @@ class TestBeforeTheCopyIsSafe:
     def test_rows_stay_and_jobs_count_once(self, both: TwoTiers) -> None:
         both.enqueue(1, 25)
         assert both.finish() == [str(number) for number in range(1, 11)]
-        both.mover.visit(REF)
+        both.mover.refill_queue(REF)
         assert (both.rows, both.moving) == (15, 10)
         state = both.state
         assert (state.depth, state.cold, state.bytes) == (15, 5, 30)
         both.enqueue(26, 26)  # PostgreSQL reports its numbers anew, the placed rows among them
         assert (both.state.depth, both.state.cold) == (16, 6)
-        assert Audit(both.tiers, lambda ref, queue_id: None).run(0) == Drift()
+        assert TierAudit(both.tiers, lambda ref, queue_id: None).run(0) == Drift()
         assert (both.state.depth, both.state.cold) == (16, 6)
 
     def test_placing_goes_on_behind_them(self, both: TwoTiers) -> None:
@@ -150,7 +150,7 @@ class TestBeforeTheCopyIsSafe:
         done: list[str] = []
         for _ in range(10):
             done += both.finish()
-            both.mover.visit(REF)
+            both.mover.refill_queue(REF)
         assert done == [str(number) for number in range(1, 41)]
         assert (both.rows, both.moving) == (30, 30)
         assert (both.state.depth, both.state.cold) == (0, 0)
@@ -158,28 +158,28 @@ class TestBeforeTheCopyIsSafe:
     def test_a_more_urgent_job_is_placed_next(self, both: TwoTiers) -> None:
         both.enqueue(1, 40)
         both.finish()
-        both.mover.visit(REF)
+        both.mover.refill_queue(REF)
         both.enqueue(100, 100, priority=5)
         assert "100" not in both.finish()
-        both.mover.visit(REF)
+        both.mover.refill_queue(REF)
         assert both.finish()[0] == "100"
 
     def test_a_mover_that_leads_anew_does_not_trust_what_it_placed_before(self, both: TwoTiers) -> None:
         both.enqueue(1, 25)
         both.finish()
-        both.mover.visit(REF)
-        placed = both.mover._placed_of(REF)  # pyright: ignore[reportPrivateUsage]
+        both.mover.refill_queue(REF)
+        placed = both.mover._get_placed(REF)  # pyright: ignore[reportPrivateUsage]
         assert len(placed) == 10
         both.new_mover()  # its lease expires, and another mover leads meanwhile
         both.client.redis.delete(keys.mover(0))
         both.mover._renew_at = 0.0  # pyright: ignore[reportPrivateUsage]
-        both.mover.elect()
-        assert len(both.mover._placed_of(REF)) == 0  # pyright: ignore[reportPrivateUsage]
+        both.mover.renew_leadership()
+        assert len(both.mover._get_placed(REF)) == 0  # pyright: ignore[reportPrivateUsage]
 
     def test_cold_mode_is_left(self, both: TwoTiers) -> None:
         both.enqueue(1, 12)
         both.finish()
-        both.mover.visit(REF)
+        both.mover.refill_queue(REF)
         assert not both.state.cold_mode
         both.enqueue(13, 13)
         assert both.finish() == ["11", "12", "13"]
@@ -187,16 +187,16 @@ class TestBeforeTheCopyIsSafe:
     def test_delayed_jobs_count_once(self, both: TwoTiers) -> None:
         both.tiers.far_ms = 1
         both.enqueue(1, 3, delay_ms=10_000)
-        both.mover.visit(REF)
+        both.mover.refill_queue(REF)
         assert (both.rows, both.moving) == (3, 3)
         assert (both.state.depth, both.state.scheduled) == (0, 3)
-        both.mover.visit(REF)
+        both.mover.refill_queue(REF)
         assert both.state.scheduled == 3
 
     def test_a_placed_job_is_cancelled_in_valkey(self, both: TwoTiers) -> None:
         both.enqueue(1, 15)
         both.finish()
-        both.mover.visit(REF)
+        both.mover.refill_queue(REF)
         assert both.client.cancel(REF.environment, "12") is JobState.READY
         assert both.finish() == ["11", "13", "14", "15"]
 
@@ -206,7 +206,7 @@ class TestBeforeTheCopyIsSafe:
         both.finish()
         on_disk = server.data_dir.with_name("on disk")
         shutil.copytree(server.data_dir, on_disk)
-        both.mover.visit(REF)
+        both.mover.refill_queue(REF)
         server.child.stop(0.0)
         shutil.rmtree(server.data_dir)
         shutil.copytree(on_disk, server.data_dir)
@@ -222,10 +222,10 @@ class TestBeforeTheCopyIsSafe:
     def test_the_next_mover_does_not_delete_them_either(self, both: TwoTiers) -> None:
         both.enqueue(1, 25)
         both.finish()
-        both.mover.visit(REF)
+        both.mover.refill_queue(REF)
         both.mover = both.new_mover()
         both.mover.sweep(0)
-        Audit(both.tiers, both.mover._adopt).run(0)  # pyright: ignore[reportPrivateUsage]
+        TierAudit(both.tiers, both.mover._adopt_placed).run(0)  # pyright: ignore[reportPrivateUsage]
         assert (both.rows, both.moving) == (15, 10)
         assert (both.state.depth, both.state.cold) == (15, 5)
 
@@ -234,7 +234,7 @@ class TestBeforeTheCopyIsSafe:
         both.enqueue(1, 40)
         for _ in range(3):
             both.finish()
-            both.mover.visit(REF)
+            both.mover.refill_queue(REF)
         assert (both.rows, both.moving) == (30, 10)
 
 
@@ -244,13 +244,13 @@ class TestOnceTheCopyIsSafe:
         assert both.drain() == [str(number) for number in range(1, 41)]
         assert (both.rows, both.moving) == (0, 0)
         assert both.client.redis.exists(keys.moved(0, REF)) == 0
-        assert Audit(both.tiers).run(0) == Drift()
+        assert TierAudit(both.tiers).run(0) == Drift()
         assert (both.state.depth, both.state.cold, both.state.bytes) == (0, 0, 0)
 
     def test_the_next_mover_deletes_them(self, both: TwoTiers) -> None:
         both.enqueue(1, 15)
         both.finish()
-        both.mover.visit(REF)
+        both.mover.refill_queue(REF)
         both.mover = both.new_mover()
         assert both.drain() == [str(number) for number in range(11, 16)]
 
@@ -258,7 +258,7 @@ class TestOnceTheCopyIsSafe:
         both.client.redis.config_set("appendfsync", "always")
         both.enqueue(1, 15)
         both.finish()
-        both.mover.visit(REF)
+        both.mover.refill_queue(REF)
         assert (both.rows, both.moving) == (0, 0)
 
     def test_a_delayed_fsync_starts_the_wait_again(
@@ -271,16 +271,16 @@ class TestOnceTheCopyIsSafe:
             monkeypatch.setattr(client, "info", lambda: {**real(), **reports})
             safety = CopySafety(lambda: client, "key", "fsync")
             assert not safety.is_immediate()
-            wait_until(lambda: safety.safe_before() > 0, "two seconds are over")
+            wait_until(lambda: safety.find_safe_time() > 0, "two seconds are over")
             reports["aof_delayed_fsync"] = 1
             monkeypatch.setattr(durability, "FSYNC_WAIT_S", NEVER_S)
-            before = safety.safe_before()
-            assert safety.safe_before() == before
+            before = safety.find_safe_time()
+            assert safety.find_safe_time() == before
             client.flushall()
 
     def test_the_bundled_server_answers_waitaof_before_the_fsync(self, server: EmbeddedValkey) -> None:
         with connect(server.url) as client:
-            assert not is_waitaof_honest(node_of(client, "key"), "key")
+            assert not is_waitaof_reliable(find_node(client, "key"), "key")
 
 
 class TestReplicas:
@@ -291,7 +291,7 @@ class TestReplicas:
                 both.finish()
                 pair.catch_up()
                 pair.stop_replica()
-                both.mover.visit(REF)
+                both.mover.refill_queue(REF)
                 both.mover.sweep(0)
                 assert (both.rows, both.moving) == (15, 10)
                 pair.kill_primary()

@@ -15,13 +15,13 @@ from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.pipeline.decode import decode
 from headrace.queue import keys
-from headrace.queue.queue import QueueOptions, SyncClient
+from headrace.queue.client import QueueOptions, SyncClient
 from headrace.queue.resync import resync_shard
-from headrace.queue.scripts import ColdNumbers, Stubs
+from headrace.queue.scripts import ColdCounters, Stubs
 from headrace.queue.state import QueueState, read_states
-from headrace.valkey.connect import Valkey, connect, node_of
+from headrace.valkey.connect import Valkey, connect, find_node
 from headrace.valkey.scripts import run
-from headrace.valkey.streams import entries_between
+from headrace.valkey.streams import read_entries_between
 from tests.conftest import ODD_NAMES, READY_S
 from tests.model.sight import Sight, look
 
@@ -52,11 +52,11 @@ def take(valkey: Valkey, n: int) -> list[LeasedJob]:
 
 def read_events(valkey: Valkey) -> list[dict[str, Any]]:
     """Return the events as the pipeline decodes them."""
-    entries = entries_between(valkey, keys.metrics(SHARD), "0-0", "+", 10_000)
+    entries = read_entries_between(valkey, keys.metrics(SHARD), "0-0", "+", 10_000)
     return decode(SHARD, entries).to_pylist() if entries else []
 
 
-def told(event: dict[str, Any]) -> dict[str, Any]:
+def parse_resync(event: dict[str, Any]) -> dict[str, Any]:
     """Return the state in a resync event, with the field names of QueueState."""
     return {
         "ref": QueueRef(event["org"], event["project"], event["env"], event["queue"]),
@@ -75,7 +75,7 @@ def known(state: QueueState) -> dict[str, Any]:
 
 def everything(valkey: Valkey) -> Sight:
     """Return every key of the shard with its content, except for the metric stream and the shard's event number."""
-    sight = look(node_of(valkey, keys.meta(SHARD)))
+    sight = look(find_node(valkey, keys.meta(SHARD)))
     del sight.hashes[keys.meta(SHARD)]["seq"]
     return sight
 
@@ -103,18 +103,18 @@ def live(client: SyncClient) -> None:
     client.pause(NEIGHBOUR)
     client.enqueue(SPILLED, NewJob("t", b"123"))
     [state] = [state for state in read_states(client.redis, 1) if state.ref == SPILLED]
-    numbers = ColdNumbers(state.epoch_ms, 1, 1, 40, 2, 4000, 0, 42, 0, 0, 0, oldest_ms=state.epoch_ms + 0.5)
-    run(client.redis, STUBS.settle(SPILLED, numbers))
+    numbers = ColdCounters(state.epoch_ms, 1, 1, 40, 2, 4000, 0, 42, 0, 0, 0, oldest_ms=state.epoch_ms + 0.5)
+    run(client.redis, STUBS.sync_cold(SPILLED, numbers))
 
 
-def test_every_queue_tells_its_numbers_and_nothing_changes(client: SyncClient, valkey: Valkey) -> None:
+def test_resync_writes_an_event_per_queue_and_changes_nothing(client: SyncClient, valkey: Valkey) -> None:
     live(client)
     states, before, number = read_states(valkey, 1), everything(valkey), seq(valkey)
     valkey.delete(keys.metrics(SHARD))
     assert resync_shard(valkey, STUBS, SHARD) == 5
     events = read_events(valkey)
     assert {event["op"] for event in events} == {RESYNC}
-    assert sorted(map(told, events), key=lambda each: each["ref"]) == list(map(known, states))
+    assert sorted(map(parse_resync, events), key=lambda each: each["ref"]) == list(map(known, states))
     assert [event["seq"] for event in events] == list(range(number + 1, number + 6))
     assert {state.ref: state.running for state in states}[LIMITED] == 1  # otherwise there would be little to report
     assert {state.ref: state.cold for state in states}[SPILLED] == 40
@@ -135,7 +135,7 @@ def test_work_goes_on_after_it(client: SyncClient, valkey: Valkey) -> None:
     assert run(valkey, STUBS.ack(SHARD, [(job, 1) for job in jobs])) == [True] * len(jobs)
 
 
-def test_a_shard_of_many_queues_is_told_of_bit_by_bit(client: SyncClient, valkey: Valkey) -> None:
+def test_a_shard_with_many_queues_is_resynced_in_pages(client: SyncClient, valkey: Valkey) -> None:
     refs = [QueueRef("o", "p", f"e{number % 7}", f"q{number}") for number in range(400)]
     for ref in refs:
         client.enqueue(ref, NewJob("t"))
@@ -145,18 +145,18 @@ def test_a_shard_of_many_queues_is_told_of_bit_by_bit(client: SyncClient, valkey
     while page.cursor:
         page = run(valkey, STUBS.resync(SHARD, page.cursor, 10))
         pages.append(page)
-    assert max(page.told for page in pages) < 100
-    assert sum(page.told for page in pages) == len(refs)
-    assert {told(event)["ref"] for event in read_events(valkey)} == set(refs)
+    assert max(page.events for page in pages) < 100
+    assert sum(page.events for page in pages) == len(refs)
+    assert {parse_resync(event)["ref"] for event in read_events(valkey)} == set(refs)
 
 
-def test_a_change_of_settings_tells_the_odometers_too(client: SyncClient, valkey: Valkey) -> None:
+def test_a_change_of_settings_writes_the_odometers(client: SyncClient, valkey: Valkey) -> None:
     live(client)
     client.limits(BUSY.environment, 5)
     *_, one, other = read_events(valkey)
     states = {state.ref: known(state) for state in read_states(valkey, 1)}
-    assert {told(event)["ref"] for event in (one, other)} == {BUSY, NEIGHBOUR}
-    assert all(told(event) == states[told(event)["ref"]] for event in (one, other))
+    assert {parse_resync(event)["ref"] for event in (one, other)} == {BUSY, NEIGHBOUR}
+    assert all(parse_resync(event) == states[parse_resync(event)["ref"]] for event in (one, other))
 
 
 def test_a_name_without_its_queue_brings_none_back(client: SyncClient, valkey: Valkey) -> None:
@@ -168,7 +168,7 @@ def test_a_name_without_its_queue_brings_none_back(client: SyncClient, valkey: V
     assert everything(valkey) == before
 
 
-def test_nobody_is_told_while_metrics_are_off(client: SyncClient, valkey: Valkey) -> None:
+def test_no_resync_event_is_written_while_metrics_are_off(client: SyncClient, valkey: Valkey) -> None:
     client.enqueue(IDLE, NewJob("t"))
     valkey.set(keys.metrics_enabled(SHARD), "0")
     number = seq(valkey)
@@ -176,7 +176,7 @@ def test_nobody_is_told_while_metrics_are_off(client: SyncClient, valkey: Valkey
     assert seq(valkey) == number
 
 
-def test_a_shard_without_queues_has_nothing_to_tell(valkey: Valkey) -> None:
+def test_a_shard_without_queues_writes_no_resync_event(valkey: Valkey) -> None:
     assert resync_shard(valkey, STUBS, SHARD) == 0
     assert valkey.dbsize() == 0
 
@@ -191,6 +191,6 @@ def test_a_full_memory_does_not_silence_it(tmp_path: Path) -> None:
             valkey.delete(keys.metrics(SHARD))
             valkey.config_set("maxmemory", 1)
             assert resync_shard(valkey, STUBS, SHARD) == 1
-            assert [told(event)["ref"] for event in read_events(valkey)] == [IDLE]
+            assert [parse_resync(event)["ref"] for event in read_events(valkey)] == [IDLE]
     finally:
         server.stop()

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from headrace.api.callers import Level, Scope
+from headrace.api.access import AccessLevel, KeyScope
 from headrace.api.queue_access import QueueAccess
 from headrace.api.services import Services
-from headrace.cold.store import Limits
+from headrace.cold.store import ColdLimits
 from headrace.model.names import EnvRef, QueueRef
 from headrace.postgres.connect import connect
 from headrace.queue import keys
-from headrace.queue.queue import QueueOptions
-from headrace.queue.scripts import Caps
+from headrace.queue.client import QueueOptions
+from headrace.queue.scripts import WarmCaps
 from headrace.queue.state import read_state
 from tests.access import client_with_key
 from tests.conftest import ODD_NAMES
@@ -237,7 +237,7 @@ def test_many_jobs_overflow_to_postgresql_and_come_back(world: World) -> None:
 
 
 def test_the_api_enqueues_with_the_settings_of_the_queue(valkey_url: str, postgres_url: str) -> None:
-    access = QueueAccess(QueueOptions(max_payload_bytes=10, caps=Caps(items=2)), Limits(max_items=3))
+    access = QueueAccess(QueueOptions(max_payload_bytes=10, caps=WarmCaps(items=2)), ColdLimits(max_items=3))
     services = Services(valkey_url, NOBODY, "x", 2, postgres_url, FAST, access)
     with client_with_key(services) as api:
         told = api.post(path(REF, "jobs"), params=HERE, json={"jobs": [{"task": "t"}] * 5})
@@ -469,7 +469,7 @@ def test_running_tasks_and_plugins_of_what_the_key_reaches(world: World) -> None
     )
     report(world, "broken", "{")
     report(world, "odd", '{"plugin": 1, "tasks": 2, "running": 3}')
-    acme = world.with_key(Scope("acme"), Level.READ)
+    acme = world.with_key(KeyScope("acme"), AccessLevel.READ)
     found = acme.get("/api/v2/metrics/queues/running").json()
     assert found["heartbeatThresholdMs"] == 30_000
     [task] = found["tasks"]

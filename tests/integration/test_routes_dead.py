@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.cold.dead import list_dead
+from headrace.cold.dead_jobs import list_dead
 from headrace.cold.mover import Mover, MoverOptions
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import connect
@@ -77,9 +77,9 @@ def test_a_job_that_is_in_both_tiers_is_listed_once(world: World) -> None:
     """PostgreSQL has it, and Valkey has not forgotten it yet."""
     world.enqueue(REF, 3)
     world.bury(REF)
-    queue_id = world.tiers.store.queue_id(REF, OPTIONS.stubs().shard_of(REF))
-    rows = world.tiers.run(world.tiers.stubs.dead(REF, 10))
-    world.tiers.store.keep_dead(queue_id, lambda: rows, None)
+    queue_id = world.tiers.store.ensure_queue_id(REF, OPTIONS.make_stubs().find_shard(REF))
+    rows = world.tiers.run(world.tiers.stubs.list_dead(REF, 10))
+    world.tiers.store.store_dead(queue_id, lambda: rows, None)
     assert sorted(listed(world)) == ["job-0", "job-1", "job-2"]
 
 
@@ -182,13 +182,13 @@ def test_remove_by_ids_by_filter_and_all_in_parts(world: World) -> None:
 def test_old_dead_jobs_are_removed_and_counted(world: World) -> None:
     both_tiers(world)
     world.move(REF)
-    shard = OPTIONS.stubs().shard_of(REF)
+    shard = OPTIONS.make_stubs().find_shard(REF)
     with connect(world.services.postgres_url) as conn:
         conn.execute("UPDATE dead_jobs SET buried_ms = buried_ms - 7200000 WHERE task = 'send'")
     for keep_s, removed in ((None, 0), (3600.0, 4), (3600.0, 0)):
         mover = Mover(world.tiers, MoverOptions(keep_dead_s=keep_s, lease_s=3600.0))
         wait_until(lambda: not world.queue.redis.exists(keys.mover(shard)), "nobody else leads")
-        mover.elect()
+        mover.renew_leadership()
         assert mover.remove_old_dead(shard) == removed
         mover.resign()
     assert set(listed(world)) == {f"new-{number}" for number in range(4)}

@@ -12,7 +12,7 @@ from headrace.api.services import Services
 from headrace.model.names import QueueRef
 from headrace.postgres.migrate import migrate
 from tests.access import client_with_key
-from tests.conftest import POSTGRES_ROOMS, READY_S, QuickPostgres
+from tests.conftest import POSTGRES_SCHEMAS, READY_S, QuickPostgres
 from tests.operating import FAST, NOBODY, World, open_world, path, problem, tenant
 
 REF = QueueRef("acme", "shop", "prod", "emails")
@@ -25,7 +25,7 @@ def own_postgres(tmp_path: Path) -> Iterator[QuickPostgres]:
     server = QuickPostgres(tmp_path / "postgres", tmp_path / "log")
     server.start()
     server.wait_ready(READY_S)
-    migrate(server.url, POSTGRES_ROOMS)
+    migrate(server.url, POSTGRES_SCHEMAS)
     yield server
     server.stop()
 

@@ -11,16 +11,16 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.api.callers import EVERYTHING, Level, Scope
-from headrace.api.feeds import Hub
-from headrace.api.keys import id_of, revoke_key
-from headrace.api.routes import stream
+from headrace.api.access import GLOBAL_SCOPE, AccessLevel, KeyScope
+from headrace.api.api_keys import parse_key_id, revoke_key
+from headrace.api.live_feed import FeedHub
+from headrace.api.routes import live_events as stream
 from headrace.api.services import Services
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import connect
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 from headrace.settings import ApiSettings
 from tests.access import make_key
 from tests.conftest import READY_S, wait_until
@@ -33,12 +33,12 @@ SETTINGS = ApiSettings(rate=1000.0, streams=4, streams_per_key=3)
 
 class StreamServer(Server):
     @property
-    def hub(self) -> Hub:
+    def hub(self) -> FeedHub:
         return self.app.state.operating.hub
 
-    def key(self, scope: Scope = EVERYTHING) -> str:
-        made = make_key(self.services.postgres_url, scope, Level.READ)
-        self.services.keys.refresh()  # or it might be one that was unknown a moment ago
+    def key(self, scope: KeyScope = GLOBAL_SCOPE) -> str:
+        made = make_key(self.services.postgres_url, scope, AccessLevel.READ)
+        self.services.key_ring.refresh()  # or it might be one that was unknown a moment ago
         return made
 
     @contextmanager
@@ -92,7 +92,7 @@ def test_a_snapshot_and_then_what_changed(server: StreamServer, queue: SyncClien
     quiet = QueueRef("acme", "shop", "prod", "quiet")
     for ref in (REF, quiet, OTHER):
         queue.enqueue(ref, NewJob("t"))
-    with server.news(server.key(Scope("acme", "shop", "prod"))) as told:
+    with server.news(server.key(KeyScope("acme", "shop", "prod"))) as told:
         snapshot = next(told)
         assert (snapshot["event"], snapshot["id"]) == ("snapshot", "1")
         assert [found["queue"] for found in snapshot["data"]["queues"]] == ["emails", "quiet"]
@@ -102,14 +102,14 @@ def test_a_snapshot_and_then_what_changed(server: StreamServer, queue: SyncClien
         assert (change["event"], change["id"], change["data"]["gone"]) == ("change", "2", [])
         [found] = change["data"]["queues"]
         assert (found["queue"], found["depth"]) == ("emails", 2)
-        headers = {"Authorization": f"Bearer {server.key(Scope('acme'))}"}
+        headers = {"Authorization": f"Bearer {server.key(KeyScope('acme'))}"}
         listed = httpx.get(f"{server.url}/api/v1/queues", headers=headers, timeout=60.0).json()
         assert set(found) == set(listed["queues"][0])
 
 
 def test_a_filter_beyond_the_scope_shows_nothing(server: StreamServer, queue: SyncClient) -> None:
     queue.enqueue(OTHER, NewJob("t"))
-    key = server.key(Scope("acme"))
+    key = server.key(KeyScope("acme"))
     shown = []
     for org in ("globex", "nobody"):
         with server.news(key, org=org) as told:
@@ -119,7 +119,7 @@ def test_a_filter_beyond_the_scope_shows_nothing(server: StreamServer, queue: Sy
 
 def test_one_reader_however_many_listen_and_none_when_they_are_gone(server: StreamServer, queue: SyncClient) -> None:
     queue.enqueue(REF, NewJob("t"))
-    keys = [server.key(Scope("acme", "shop", "prod")) for _ in range(2)]
+    keys = [server.key(KeyScope("acme", "shop", "prod")) for _ in range(2)]
     with (
         server.news(keys[0]) as first,
         server.news(keys[0]) as second,
@@ -127,11 +127,11 @@ def test_one_reader_however_many_listen_and_none_when_they_are_gone(server: Stre
         server.news(keys[1], env="test") as elsewhere,
     ):
         assert [next(told)["event"] for told in (first, second, third, elsewhere)] == ["snapshot"] * 4
-        assert (server.hub.listeners, server.hub.readers) == (4, 2)
+        assert (server.hub.subscriber_count, server.hub.feed_count) == (4, 2)
         queue.enqueue(REF, NewJob("t"))
         for told in (first, second, third):
             assert next(told)["data"]["queues"][0]["depth"] == 2
-    wait_until(lambda: (server.hub.listeners, server.hub.readers) == (0, 0), "everybody is forgotten")
+    wait_until(lambda: (server.hub.subscriber_count, server.hub.feed_count) == (0, 0), "everybody is forgotten")
 
 
 def test_streams_are_bounded_per_key_and_in_all(server: StreamServer) -> None:
@@ -145,7 +145,7 @@ def test_streams_are_bounded_per_key_and_in_all(server: StreamServer) -> None:
         with server.news(keys[1]) as fourth:
             next(fourth)
             assert "api.streams)" in server.refused(server.key()).json()["detail"]
-    wait_until(lambda: server.hub.listeners == 0, "places are given back")
+    wait_until(lambda: server.hub.subscriber_count == 0, "places are given back")
     with server.news(keys[0]) as again:
         assert next(again)["event"] == "snapshot"
 
@@ -155,7 +155,7 @@ def test_a_stream_ends_when_its_key_is_revoked(server: StreamServer) -> None:
     with server.news(key) as told:
         next(told)
         with connect(server.services.postgres_url) as conn:
-            assert revoke_key(conn, str(id_of(key)))
+            assert revoke_key(conn, str(parse_key_id(key)))
         assert next(told)["event"] == "end"
         assert list(told) == []
     assert server.refused(key).status_code == 401
@@ -166,7 +166,7 @@ def test_heartbeats_and_the_end_of_a_long_life(server: StreamServer, monkeypatch
     monkeypatch.setattr(stream, "CHECK_S", 0.05)
     with server.listen(server.key()) as told:
         assert [next(told)["event"] for _ in range(3)] == ["snapshot", ":", ":"]
-        monkeypatch.setattr(stream, "LIFE_S", 0.0)
+        monkeypatch.setattr(stream, "MAX_STREAM_S", 0.0)
         assert {each["event"] for each in told} <= {":"}
 
 
@@ -183,9 +183,9 @@ def test_valkey_goes_away(postgres_url: str, tmp_path: Any) -> None:
                 assert next(told)["event"] == "snapshot"
                 own.stop()
                 assert next(told)["event"] == "unavailable"
-                answer = server.refused(server.key(Scope("acme")))
+                answer = server.refused(server.key(KeyScope("acme")))
                 assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
-            wait_until(lambda: server.hub.listeners == 0, "everybody is forgotten")
+            wait_until(lambda: server.hub.subscriber_count == 0, "everybody is forgotten")
     finally:
         own.stop()
 
@@ -198,5 +198,5 @@ def test_clients_that_go_without_a_word_hold_no_place(server: StreamServer) -> N
             pass
         with socket.create_connection(server.address) as line:
             line.sendall(f"GET /api/v1/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
-        wait_until(lambda: server.hub.listeners == 0, "the place is given back")
-    wait_until(lambda: (server.hub.listeners, server.hub.readers) == (0, 0), "nobody reads for nobody")
+        wait_until(lambda: server.hub.subscriber_count == 0, "the place is given back")
+    wait_until(lambda: (server.hub.subscriber_count, server.hub.feed_count) == (0, 0), "nobody reads for nobody")

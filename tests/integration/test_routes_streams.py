@@ -10,22 +10,22 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from headrace.api.callers import Level, Scope
+from headrace.api.access import AccessLevel, KeyScope
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.model.job import NewJob
 from headrace.queue.scripts import Stubs
 from headrace.streams import keys
+from headrace.streams.group_status import MAX_CONSUMERS, list_reported_groups
 from headrace.streams.scripts import GroupStubs
-from headrace.streams.sight import MOST_CONSUMERS, seen_refs
-from headrace.streams.watch import Watched, Watcher, watched
+from headrace.streams.watcher import WatchedGroup, Watcher, make_watched_group
 from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import run
 from tests.conftest import READY_S
 from tests.operating import OPTIONS, World, open_world, problem, tenant
 from tests.streams import GROUP, KEYS, STREAM, WATCHED, publish
 
-STUBS: Stubs = OPTIONS.stubs()
-RECORD = keys.seen_of(STUBS.shard_of(WATCHED.ref), WATCHED.ref)
+STUBS: Stubs = OPTIONS.make_stubs()
+RECORD = keys.report(STUBS.find_shard(WATCHED.ref), WATCHED.ref)
 HERE = tenant(WATCHED.ref)
 LIST = "/api/v1/streams"
 
@@ -51,7 +51,7 @@ def read(client: Valkey, count: int, by: str) -> None:
     client.xreadgroup(GROUP, by, {STREAM: ">"}, count=count)
 
 
-def watch(client: Valkey, *groups: Watched, stuck_after_ms: int = 10**9) -> int:
+def watch(client: Valkey, *groups: WatchedGroup, stuck_after_ms: int = 10**9) -> int:
     return Watcher(client, client, STUBS, groups or [WATCHED], stuck_after_ms).run_once()
 
 
@@ -108,15 +108,15 @@ def test_a_watcher_that_was_quiet_for_long_is_told_with_the_age_of_what_it_saw(g
 
 
 def test_stuck_consumers_come_first_and_there_is_a_bound(group: Valkey, world: World) -> None:
-    add(group, 2 * MOST_CONSUMERS + 3)
-    for number in range(MOST_CONSUMERS + 1):
+    add(group, 2 * MAX_CONSUMERS + 3)
+    for number in range(MAX_CONSUMERS + 1):
         read(group, 1 if number else 2, f"c{number}")
     group.xgroup_createconsumer(STREAM, GROUP, "aaa")
     watch(group, stuck_after_ms=0)
     found = shown(world)
-    assert len(found["consumers"]) == MOST_CONSUMERS
-    assert found["consumers_total"] == MOST_CONSUMERS + 2
-    assert found["stuck"] == MOST_CONSUMERS + 1
+    assert len(found["consumers"]) == MAX_CONSUMERS
+    assert found["consumers_total"] == MAX_CONSUMERS + 2
+    assert found["stuck"] == MAX_CONSUMERS + 1
     assert found["consumers"][0]["name"] == "c0"  # of the stuck ones it holds most
     assert all(each["stuck"] for each in found["consumers"])
 
@@ -125,7 +125,7 @@ def test_retries_and_dead_letters_of_our_workers_are_shown(valkey: Valkey, world
     valkey.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
     publish(valkey, *(NewJob("note", str(number).encode()) for number in range(4)))
     ours = GroupStubs(KEYS, "headrace:me")
-    held = run(valkey, ours.take(3)).entries
+    held = run(valkey, ours.dequeue(3)).entries
     run(valkey, ours.nack([(held[0], 10**7)]))
     run(valkey, ours.bury([(held[1], "boom")]))
     watch(valkey)
@@ -139,7 +139,7 @@ def test_retries_and_dead_letters_of_our_workers_are_shown(valkey: Valkey, world
 def test_an_unknown_depth_is_null_with_its_reason_and_since_when(
     group: Valkey, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.streams.watch.COUNT_BOUND", 100)
+    monkeypatch.setattr("headrace.streams.watcher.COUNT_BOUND", 100)
     add(group, 400)
     entries: Any = group.xrange(STREAM)
     group.xgroup_setid(STREAM, GROUP, entries[200][0])
@@ -154,7 +154,7 @@ def test_an_unknown_depth_is_null_with_its_reason_and_since_when(
     watch(group)
     again = shown(world)
     assert again["unknown_since"] == first["unknown_since"]
-    monkeypatch.setattr("headrace.streams.watch.COUNT_BOUND", 10_000)
+    monkeypatch.setattr("headrace.streams.watcher.COUNT_BOUND", 10_000)
     watch(group)
     known = shown(world)
     assert (known["undelivered"], known["reason"], known["unknown_since"]) == (195, None, None)
@@ -201,11 +201,11 @@ def own_valkey(tmp_path: Any) -> Iterator[EmbeddedValkey]:
 
 def test_what_nobody_looked_at_for_a_day_is_forgotten(group: Valkey, world: World) -> None:
     watch(group)
-    other = watched("other", GROUP, *vars(WATCHED.ref.environment).values())
-    every = keys.seen(STUBS.shard_of(WATCHED.ref))
+    other = make_watched_group("other", GROUP, *vars(WATCHED.ref.environment).values())
+    every = keys.report_index(STUBS.find_shard(WATCHED.ref))
     group.zadd(every, {next(iter(group.zrange(every, 0, 0))): 1})  # pyright: ignore
     watch(group, other)
-    assert seen_refs(group, STUBS.shards) == [other.ref]
+    assert list_reported_groups(group, STUBS.shards) == [other.ref]
     assert group.pttl(RECORD) > 0  # pyright: ignore
 
 
@@ -218,7 +218,7 @@ def test_names_of_foreign_consumers_may_be_any_bytes(group: Valkey, world: World
 
 def test_pages_join_and_names_may_hold_slashes(valkey: Valkey, world: World) -> None:
     names = ["a/b", "c", "d:e", "f"]
-    groups = [watched(name, GROUP, f"org{number % 2}", "p", "e") for number, name in enumerate(names)]
+    groups = [make_watched_group(name, GROUP, f"org{number % 2}", "p", "e") for number, name in enumerate(names)]
     watch(valkey, *groups)
     found: list[Any] = []
     params: dict[str, Any] = {"limit": 3}
@@ -243,12 +243,12 @@ def test_pages_join_and_names_may_hold_slashes(valkey: Valkey, world: World) -> 
     problem(world.api.get(LIST, params={"limit": 101}), 400)
 
 
-THEIRS = watched(STREAM, GROUP, "acme", "shop", "prod")
+THEIRS = make_watched_group(STREAM, GROUP, "acme", "shop", "prod")
 STRANGERS = {
-    "another organisation": Scope("globex"),
-    "another project": Scope("acme", "blog"),
-    "another environment": Scope("acme", "shop", "test"),
-    "another organisation, same names below": Scope("globex", "shop", "prod"),
+    "another organisation": KeyScope("globex"),
+    "another project": KeyScope("acme", "blog"),
+    "another environment": KeyScope("acme", "shop", "test"),
+    "another organisation, same names below": KeyScope("globex", "shop", "prod"),
 }
 
 
@@ -267,7 +267,7 @@ def told(answer: httpx.Response, names: dict[str, str]) -> tuple[int, Any]:
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_strangers_cannot_tell_what_is_watched_from_what_is_not(group: Valkey, world: World, stranger: str) -> None:
     watch(group, THEIRS)
-    for level in Level:
+    for level in AccessLevel:
         api = world.with_key(STRANGERS[stranger], level)
         absent = {"org": "nobody", "project": "nothing", "env": "nowhere"}
         here, nowhere = answers(api, tenant(THEIRS.ref)), answers(api, absent)
@@ -279,10 +279,10 @@ def test_strangers_cannot_tell_what_is_watched_from_what_is_not(group: Valkey, w
 
 def test_those_who_reach_it_see_it_and_a_wider_key_must_say_which(group: Valkey, world: World) -> None:
     watch(group, THEIRS)
-    ours = world.with_key(Scope("acme", "shop", "prod"), Level.READ)
+    ours = world.with_key(KeyScope("acme", "shop", "prod"), AccessLevel.READ)
     assert ours.get(LIST).json()["total"] == 1
     assert ours.get(one()).json()["queue"] == f"{STREAM}/{GROUP}"
-    wider = world.with_key(Scope("acme"), Level.READ)
+    wider = world.with_key(KeyScope("acme"), AccessLevel.READ)
     assert wider.get(LIST).json()["total"] == 1
     assert "project" in problem(wider.get(one()), 400)
 

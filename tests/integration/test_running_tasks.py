@@ -14,8 +14,8 @@ from headrace.api.services import Services
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
-from headrace.queue.queue import Client, SyncClient
-from headrace.queue.registry import STALE_MS, Registry
+from headrace.queue.client import Client, SyncClient
+from headrace.queue.registry import STALE_MS, WorkerRegistration
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
 from headrace.valkey.connect import Valkey
@@ -61,7 +61,7 @@ class RunningWorker:
         stop = asyncio.Event()
         async with Client(url) as client:
             # Without maintenance: its threads would outlive a worker that dies.
-            worker = Worker(client, tasks, OPTIONS, Registry(client.redis, "worker-1"), maintains=False)
+            worker = Worker(client, tasks, OPTIONS, WorkerRegistration(client.redis, "worker-1"), maintains=False)
             running = asyncio.create_task(worker.run_forever(stop))
             while not self._stop.is_set():
                 await asyncio.sleep(0.01)

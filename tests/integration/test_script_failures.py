@@ -18,10 +18,10 @@ from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.maintenance import Maintenance
 from headrace.queue.quotas import pack_quotas
-from headrace.queue.scripts import SCRIPTS, ColdNumbers, ColdRow, DeadFilter, Stubs
+from headrace.queue.scripts import SCRIPTS, ColdCounters, ColdRow, DeadFilter, Stubs
 from headrace.queue.state import read_states
-from headrace.valkey.connect import ScriptError, Valkey, available
-from headrace.valkey.scripts import Call, run
+from headrace.valkey.connect import ScriptError, Valkey, translate_errors
+from headrace.valkey.scripts import ScriptCall, run
 from tests.model.sight import check_jobs_are_in_one_place, look
 
 STUBS = Stubs(1, 1_000_000)
@@ -48,18 +48,18 @@ class Injected(Exception):
     pass
 
 
-def run_failing(valkey: Valkey, call: Call[Any], at: int, *, rest: bool) -> Any:
+def run_failing(valkey: Valkey, call: ScriptCall[Any], at: int, *, rest: bool) -> Any:
     """Run a call whose command number `at` fails, and with `rest` all after it."""
     shebang, _, source = call.script.source.partition("\n")
     text = "\n".join([shebang, INJECT % {"at": at, "rest": str(rest).lower()}, source])
     try:
-        with available():
+        with translate_errors():
             answer = valkey.execute_command("EVAL", text, len(call.keys), *call.keys, *call.args)
     except ScriptError as error:
         if "INJECTED" in str(error):
             raise Injected from error
         raise
-    return call.read(answer)
+    return call.parse(answer)
 
 
 @dataclass
@@ -73,7 +73,7 @@ class World:
     removed: set[str] = field(default_factory=set[str])  # cancelled or expired, or may be
     token: int = 0
 
-    def run(self, call: Call[Any]) -> Any:
+    def run(self, call: ScriptCall[Any]) -> Any:
         return run(self.valkey, call)
 
     def enqueue(self, ref: QueueRef, *jobs: NewJob) -> None:
@@ -200,7 +200,7 @@ class Scenario:
     """A call that is tried, and what its caller knows when it was answered."""
 
     script: str
-    call: Callable[[World], Call[Any]]
+    call: Callable[[World], ScriptCall[Any]]
     answered: Callable[[World, Any], Any] = lambda world, answer: None
     arrange: Callable[[World], Any] = lambda world: None
 
@@ -257,17 +257,17 @@ def break_a_queue(world: World) -> None:
     world.removed |= {"n0", "n1", "n2"}
 
 
-def numbers(epoch: int, waiting: int) -> ColdNumbers:
-    return ColdNumbers(epoch, 5, 1, waiting, 0, 7 * waiting, 0, waiting, 0, 0, 0, 2.0 if waiting else None)
+def numbers(epoch: int, waiting: int) -> ColdCounters:
+    return ColdCounters(epoch, 5, 1, waiting, 0, 7 * waiting, 0, waiting, 0, 0, 0, 2.0 if waiting else None)
 
 
-def settle(world: World, waiting: int) -> Call[Any]:
-    return STUBS.settle(X, numbers(int(cast(Any, world.valkey.hget(keys.queue(0, X), "epoch"))), waiting))
+def settle(world: World, waiting: int) -> ScriptCall[Any]:
+    return STUBS.sync_cold(X, numbers(int(cast(Any, world.valkey.hget(keys.queue(0, X), "epoch"))), waiting))
 
 
-def forget(world: World) -> Call[Any]:
-    dead = run(world.valkey, STUBS.dead(Y, 10))
-    return STUBS.forget(Y, dead, HOUR_MS)
+def forget(world: World) -> ScriptCall[Any]:
+    dead = run(world.valkey, STUBS.list_dead(Y, 10))
+    return STUBS.drop_dead(Y, dead, HOUR_MS)
 
 
 def forgotten(world: World, answer: Any) -> None:
@@ -301,7 +301,7 @@ SCENARIOS = {
         "nack", lambda world: STUBS.nack(0, [(held, HOUR_MS, "no") for held in some_held(world)]), let_go
     ),
     "bury": Scenario("bury", lambda world: STUBS.bury(0, [(held, "no") for held in some_held(world)]), let_go),
-    "requeue": Scenario("requeue", lambda world: STUBS.giveback(0, some_held(world)), let_go),
+    "requeue": Scenario("requeue", lambda world: STUBS.requeue(0, some_held(world)), let_go),
     "maintain": Scenario("maintain", lambda world: STUBS.maintain(0, "me", 1, 100, 0), arrange=age),
     "maintain indexes": Scenario("maintain", lambda world: STUBS.maintain(0, "me", 1, 100, 0), arrange=lose_entries),
     "reclaim": Scenario("reclaim", lambda world: STUBS.reclaim(0, 100), arrange=age),
@@ -322,9 +322,9 @@ SCENARIOS = {
     "share": Scenario("share", lambda world: STUBS.share(B.environment, 1, ["5", "100", "3", "-", "-", "2"])),
     "limit an environment": Scenario("configure", lambda world: STUBS.configure(X.environment, {"limit": 2})),
     "lift a limit": Scenario("configure", lambda world: STUBS.configure(B.environment, {"limit": None})),
-    "restore a setting": Scenario("restore_setting", lambda world: STUBS.restore(X, "paused", "1")),
-    "restore a queue": Scenario("restore_setting", lambda world: STUBS.restore(NEW, "limit", "3")),
-    "sync_settings_state": Scenario("sync_settings_state", lambda world: STUBS.settings(0, "life")),
+    "restore a setting": Scenario("restore_setting", lambda world: STUBS.restore_setting(X, "paused", "1")),
+    "restore a queue": Scenario("restore_setting", lambda world: STUBS.restore_setting(NEW, "limit", "3")),
+    "sync_settings_state": Scenario("sync_settings_state", lambda world: STUBS.sync_settings_state(0, "life")),
     "tick": Scenario("tick", lambda world: STUBS.tick(0, 0)),
     "resync": Scenario("resync", lambda world: STUBS.resync(0, 0, 100)),
     "elect": Scenario(
@@ -332,14 +332,14 @@ SCENARIOS = {
         lambda world: STUBS.elect(0, "other", HOUR_MS),
         arrange=lambda w: w.valkey.delete(keys.mover(0)),
     ),
-    "read_refill_state": Scenario("read_refill_state", lambda world: STUBS.room(X)),
+    "read_refill_state": Scenario("read_refill_state", lambda world: STUBS.read_refill_state(X)),
     "get": Scenario("get", lambda world: STUBS.get(X.environment, "x3")),
     "sync_cold": Scenario("sync_cold", lambda world: settle(world, 2)),
     "leave_cold": Scenario(
-        "leave_cold", lambda world: STUBS.reopen(X, world.token, 1, 2), arrange=lambda w: w.run(settle(w, 2))
+        "leave_cold", lambda world: STUBS.leave_cold(X, world.token, 1, 2), arrange=lambda w: w.run(settle(w, 2))
     ),
     "refill": Scenario("refill", lambda world: STUBS.refill(X, world.token, 1e15, rows()), refilled),
-    "list_dead": Scenario("list_dead", lambda world: STUBS.dead(Y, 10)),
+    "list_dead": Scenario("list_dead", lambda world: STUBS.list_dead(Y, 10)),
     "drop_dead": Scenario("drop_dead", forget, forgotten, arrange=lambda world: forgotten(world, None)),
     "remove dead jobs": Scenario(
         "remove_dead",

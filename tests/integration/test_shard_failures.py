@@ -18,17 +18,18 @@ from tools import pauses
 
 from headrace.cold.mover import Mover, MoverOptions
 from headrace.cold.tiers import Tiers
-from headrace.embedded.cluster import EmbeddedCluster
 from headrace.embedded.valkey import EmbeddedValkey
+from headrace.embedded.valkey_cluster import EmbeddedValkeyCluster
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
-from headrace.queue import keys, patience
-from headrace.queue.queue import Client, QueueOptions, SyncClient
-from headrace.queue.scripts import Caps
+from headrace.queue import keys
+from headrace.queue import reconnect as patience
+from headrace.queue.client import Client, QueueOptions, SyncClient
+from headrace.queue.scripts import WarmCaps
 from headrace.queue.state import read_states
-from headrace.queue.tally import SHARD_FAILURES, Tally
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
+from headrace.queue.worker_metrics import SHARD_FAILURES, WorkerMetrics
 from headrace.valkey.connect import AsyncValkey, Valkey, connect, connect_async
 from headrace.valkey.scripts import run
 from tests.conftest import READY_S, wait_until
@@ -50,10 +51,10 @@ def stopped(node: EmbeddedValkey) -> Generator[None]:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkeyCluster]:
     """One whose servers go on without each other."""
     folder: Path = tmp_path_factory.mktemp("cluster")
-    cluster = EmbeddedCluster(folder / "data", folder / "log")
+    cluster = EmbeddedValkeyCluster(folder / "data", folder / "log")
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(pauses.MARK, "none")  # see `stopped`
         cluster.start()
@@ -67,7 +68,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
         cluster.stop()
 
 
-def node_of_shard(cluster: EmbeddedCluster, shard: int) -> EmbeddedValkey:
+def node_of_shard(cluster: EmbeddedValkeyCluster, shard: int) -> EmbeddedValkey:
     with connect(cluster.url) as client:
         found: Any = client.get_node_from_key(keys.meta(shard))  # pyright: ignore
         return next(node for node in cluster.nodes if node.port == found.port)
@@ -88,9 +89,9 @@ class ImpatientClient(Client):
         await self.impatient.aclose()
         await super().close()
 
-    def redis_of(self, shard: int) -> AsyncValkey:
+    def get_shard_client(self, shard: int) -> AsyncValkey:
         if shard != FAILING or not self.is_impatient:
-            return super().redis_of(shard)
+            return super().get_shard_client(shard)
         self.impatient_calls += 1
         return self.impatient
 
@@ -101,7 +102,7 @@ async def until(is_so: Any) -> None:
             await asyncio.sleep(0.01)
 
 
-def failures(tally: Tally, shard: int) -> float:
+def failures(tally: WorkerMetrics, shard: int) -> float:
     counts: Any = dict(tally.families())[SHARD_FAILURES]
     return counts.get((str(shard),), 0)
 
@@ -110,7 +111,7 @@ def test_a_script_that_fails_on_one_shard_ends_neither_the_worker_nor_the_other_
     valkey: Valkey, valkey_url: str
 ) -> None:
     ran: list[tuple[str, int]] = []
-    tally = Tally(["note"])
+    tally = WorkerMetrics(["note"])
 
     async def scenario() -> None:
         tasks, stop = Tasks(), asyncio.Event()
@@ -125,7 +126,7 @@ def test_a_script_that_fails_on_one_shard_ends_neither_the_worker_nor_the_other_
         valkey.rename(keys.meta(FAILING), "meta elsewhere")
         valkey.set(keys.meta(FAILING), "not a hash")
         async with Client(valkey_url) as client:
-            running = asyncio.create_task(Worker(client, tasks, FAST, tally=tally).run_forever(stop))
+            running = asyncio.create_task(Worker(client, tasks, FAST, metrics=tally).run_forever(stop))
             await until(lambda: failures(tally, FAILING) > 2)
             producer.enqueue_many(REFS[HEALTHY], [NewJob("note", id=str(number)) for number in range(20)])
             await until(lambda: len(ran) == 20)
@@ -139,9 +140,9 @@ def test_a_script_that_fails_on_one_shard_ends_neither_the_worker_nor_the_other_
     assert sorted(ran) == sorted([*((str(number), 1) for number in range(20)), ("kept", 1)])
 
 
-def test_a_server_that_is_away_costs_the_jobs_of_other_shards_nothing(cluster: EmbeddedCluster) -> None:
+def test_a_server_that_is_away_costs_the_jobs_of_other_shards_nothing(cluster: EmbeddedValkeyCluster) -> None:
     """Neither their turn, nor their heartbeats, nor an attempt."""
-    tally = Tally(["note", "long"])
+    tally = WorkerMetrics(["note", "long"])
     away, there = (node_of_shard(cluster, shard) for shard in (FAILING, HEALTHY))
     assert away is not there
     ran: list[tuple[str, int]] = []
@@ -171,7 +172,7 @@ def test_a_server_that_is_away_costs_the_jobs_of_other_shards_nothing(cluster: E
 
             client = ImpatientClient(cluster.url)
             async with client:
-                worker = Worker(client, tasks, replace(FAST, concurrency=8), tally=tally)
+                worker = Worker(client, tasks, replace(FAST, concurrency=8), metrics=tally)
                 running = asyncio.create_task(worker.run_forever(stop))
                 await until(lambda: len(ran) == 2)
                 client.is_impatient, number = True, 0
@@ -203,7 +204,7 @@ def overflowing(valkey_url: str, postgres_url: str) -> Iterator[SyncClient]:
 
 @contextmanager
 def filled(valkey_url: str, postgres_url: str) -> Generator[SyncClient]:
-    options = QueueOptions(shards=2, caps=Caps(items=2))
+    options = QueueOptions(shards=2, caps=WarmCaps(items=2))
     with SyncClient(valkey_url, options, Tiers(valkey_url, postgres_url, options)) as client:
         for ref in REFS.values():
             client.enqueue_many(ref, [NewJob("note", id=str(number)) for number in range(10)])
@@ -213,7 +214,7 @@ def filled(valkey_url: str, postgres_url: str) -> Generator[SyncClient]:
 @contextmanager
 def moving(valkey_url: str, postgres_url: str) -> Generator[None]:
     """A mover in a thread, as in a worker."""
-    tiers, stop = Tiers(valkey_url, postgres_url, QueueOptions(shards=2, caps=Caps(items=2))), Event()
+    tiers, stop = Tiers(valkey_url, postgres_url, QueueOptions(shards=2, caps=WarmCaps(items=2))), Event()
     thread = Thread(target=Mover(tiers, MoverOptions(every_s=0.1)).run_forever, args=[stop])
     thread.start()
     try:
@@ -226,7 +227,7 @@ def moving(valkey_url: str, postgres_url: str) -> Generator[None]:
 
 def drain(client: SyncClient, valkey: Valkey, shard: int) -> list[str]:
     """Run all ten jobs of a shard: those in PostgreSQL come only if its mover works."""
-    stubs, done = client.options.stubs(), list[str]()
+    stubs, done = client.options.make_stubs(), list[str]()
 
     def work() -> bool:
         jobs = run(valkey, stubs.dequeue(shard, 10, 600_000))
@@ -253,7 +254,7 @@ def test_a_shard_whose_scripts_fail_does_not_cost_the_others_their_mover(
 
 
 def test_a_server_that_is_away_does_not_cost_other_shards_their_mover(
-    cluster: EmbeddedCluster, postgres_url: str
+    cluster: EmbeddedValkeyCluster, postgres_url: str
 ) -> None:
     away, there = (node_of_shard(cluster, shard) for shard in (FIRST, SECOND))
     with filled(cluster.url, postgres_url) as client, connect(there.url) as valkey:

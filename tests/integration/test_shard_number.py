@@ -14,20 +14,20 @@ from click.testing import CliRunner, Result
 
 from headrace.autoscale.worker_types import WorkerType
 from headrace.cli import main
-from headrace.cli.api import services_of
-from headrace.cli.autoscale import observer_of
-from headrace.cli.client import mover_options, open_tiers, queue_options
-from headrace.cli.endpoints import find_endpoints
-from headrace.cli.pipeline import options as pipeline_options
-from headrace.cli.snapshot import open_parts
+from headrace.cli.api import build_services
+from headrace.cli.autoscale import build_observer
+from headrace.cli.endpoints import resolve_endpoints
+from headrace.cli.pipeline import build_pipeline_options as pipeline_options
+from headrace.cli.queue_client import build_mover_options, build_queue_options, build_tiers
+from headrace.cli.snapshot import open_services
 from headrace.cold.mover import Mover
 from headrace.errors import ShardMismatch
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
-from headrace.queue.queue import Client, QueueOptions, SyncClient
+from headrace.queue.client import Client, QueueOptions, SyncClient
 from headrace.queue.state import read_states
-from headrace.settings import Settings, load
+from headrace.settings import Settings, load_settings
 from headrace.valkey.connect import Valkey
 from tests.streams import STREAM, publish
 
@@ -50,7 +50,9 @@ class Place:
         }
 
     def settings(self, **flags: object) -> Settings:
-        return load({key.replace("_", "."): value for key, value in flags.items()}, self.environ, None).settings
+        return load_settings(
+            {key.replace("_", "."): value for key, value in flags.items()}, self.environ, None
+        ).settings
 
     def run(self, *arguments: str) -> Result:
         return CliRunner().invoke(main.headrace, arguments, env=self.environ)
@@ -99,7 +101,7 @@ def test_the_stream_watcher_writes_to_the_stored_shards(place: Place, valkey: Va
 
 def count_in_client(place: Place, settings: Settings) -> int:
     async def count() -> int:
-        async with Client(place.valkey_url, queue_options(settings)) as client:
+        async with Client(place.valkey_url, build_queue_options(settings)) as client:
             await client.check_shards()
             return client.shards
 
@@ -107,7 +109,7 @@ def count_in_client(place: Place, settings: Settings) -> int:
 
 
 def count_in_api(place: Place, settings: Settings) -> int:
-    services = services_of(settings)
+    services = build_services(settings)
     try:
         return services.shards
     finally:
@@ -115,11 +117,11 @@ def count_in_api(place: Place, settings: Settings) -> int:
 
 
 def count_in_mover(place: Place, settings: Settings) -> int:
-    tiers = open_tiers(settings)
+    tiers = build_tiers(settings)
     assert tiers is not None
     try:
-        mover = Mover(tiers, mover_options(settings))
-        mover.elect()
+        mover = Mover(tiers, build_mover_options(settings))
+        mover.renew_leadership()
         led = mover.count_led()
         mover.resign()
         return led
@@ -128,9 +130,9 @@ def count_in_mover(place: Place, settings: Settings) -> int:
 
 
 def count_in_snapshot(place: Place, settings: Settings) -> int:
-    with open_parts(settings) as parts:
-        families = {family.described.name: family for family in parts.sources.read().families}
-    return len(families["headrace_metric_events_total"].series)
+    with open_services(settings) as parts:
+        families = {family.descriptor.name: family for family in parts.sources.read().families}
+    return len(families["headrace_metric_events_total"].samples)
 
 
 COUNTS: dict[str, Callable[[Place, Settings], int]] = {
@@ -152,7 +154,7 @@ def test_every_process_uses_the_stored_number_and_refuses_another(place: Place, 
 def test_the_autoscaler_observes_every_stored_shard(place: Place) -> None:
     worker = WorkerType("mail", queues=(REF.queue,))
     settings = place.settings()
-    observer = observer_of(settings, find_endpoints(settings, "redis"))
+    observer = build_observer(settings, resolve_endpoints(settings, "redis"))
     [observation] = observer.observe([worker], {}, 1_000_000).values()
     assert [source.depth for source in observation.sources] == [1]
 
@@ -166,7 +168,7 @@ def test_the_pipeline_reads_every_stored_shard_and_no_other(place: Place) -> Non
 def test_the_api_uses_a_number_that_is_stored_after_its_start(
     valkey: Valkey, valkey_url: str, postgres_url: str
 ) -> None:
-    services = services_of(Place(valkey_url, postgres_url).settings())
+    services = build_services(Place(valkey_url, postgres_url).settings())
     try:
         assert services.shards == 2
         valkey.set(keys.SHARDS, SHARDS)

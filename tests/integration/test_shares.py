@@ -13,8 +13,8 @@ from headrace.errors import QueueFull
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
-from headrace.queue.queue import QueueOptions, SyncClient
-from headrace.queue.scripts import Caps, ColdRow
+from headrace.queue.client import QueueOptions, SyncClient
+from headrace.queue.scripts import ColdRow, WarmCaps
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
@@ -23,7 +23,7 @@ HOUR_MS = 3_600_000
 CAP = 1000
 RESERVE = CAP // 4
 SIZE = 10
-CAPS = Caps(items=10_000, bytes=2**20, shard_bytes=CAP)
+CAPS = WarmCaps(items=10_000, bytes=2**20, shard_bytes=CAP)
 OPTIONS = QueueOptions(shards=1, caps=CAPS)
 
 
@@ -49,11 +49,11 @@ def total_bytes(valkey: Valkey) -> int:
 
 
 def dequeue(client: SyncClient, n: int = 1000) -> list[LeasedJob]:
-    return run(client.redis, OPTIONS.stubs().dequeue(0, n, HOUR_MS))
+    return run(client.redis, OPTIONS.make_stubs().dequeue(0, n, HOUR_MS))
 
 
 def ack(client: SyncClient, done: Sequence[LeasedJob]) -> None:
-    run(client.redis, OPTIONS.stubs().ack(0, [(job, 1) for job in done]))
+    run(client.redis, OPTIONS.make_stubs().ack(0, [(job, 1) for job in done]))
 
 
 @dataclass
@@ -71,7 +71,7 @@ def world(any_valkey_url: str, postgres_url: str) -> Iterator[World]:
     tiers = Tiers(any_valkey_url, postgres_url, OPTIONS)
     with SyncClient(any_valkey_url, OPTIONS, tiers) as client:
         mover = Mover(tiers, MoverOptions(lease_s=3600.0))
-        mover.elect()
+        mover.renew_leadership()
         yield World(client, tiers, mover)
 
 
@@ -92,14 +92,14 @@ def test_jobs_of_a_quiet_tenant_are_placed_refilled_and_run_while_another_is_ful
     assert placed.cold == 100 - placed.warm
     done: list[str] = []
     for _ in range(100):
-        world.mover.visit(QUIET)
+        world.mover.refill_queue(QUIET)
         leased = dequeue(world.client)
         done += [job.id for job in leased]
         ack(world.client, leased)
         if len(done) == 100:
             break
     assert done == [job.id for job in jobs(QUIET, 100)]
-    world.mover.visit(QUIET)
+    world.mover.refill_queue(QUIET)
     assert not world.state(QUIET).cold_mode
     world.client.enqueue_many(QUIET, [NewJob("send", bytes(SIZE))])
     assert world.state(QUIET).warm == 1
@@ -133,7 +133,7 @@ def test_an_empty_queue_is_refilled_job_by_job_however_much_its_environment_hold
     world.client.enqueue_many(small, jobs(small, 4))
     done: list[str] = []
     for _ in range(4):
-        world.mover.visit(small)
+        world.mover.refill_queue(small)
         leased = dequeue(world.client)
         assert len(leased) == 1
         done += [job.id for job in leased]
@@ -166,8 +166,8 @@ def test_environments_that_come_one_by_one_stay_within_the_documented_bound(worl
     assert all(world.state(ref).warm >= 1 for ref in refs)
 
 
-def test_room_and_refill_agree(world: World) -> None:
-    stubs = OPTIONS.stubs()
+def test_refill_state_and_refill_agree(world: World) -> None:
+    stubs = OPTIONS.make_stubs()
     token = run(world.client.redis, stubs.elect(0, world.mover.name, 1_000_000))
     fill_shard(world.client)
     seq = 0
@@ -179,17 +179,17 @@ def test_room_and_refill_agree(world: World) -> None:
         rest = queue_of("quiet", "rest")
         for number in range(max(0, held - found)):
             world.client.enqueue_many(rest, [NewJob("send", b"1", id=f"rest{held}-{number}")])
-        room = world.tiers.run(stubs.room(ref))
+        room = world.tiers.run(stubs.read_refill_state(ref))
         rows = []
         for number in range(300):
             seq += 1
             row = ColdRow(seq, f"{held}-{number}", "send", "", "", b"1", 1, 0, 1, 1, room.now_ms, None, False)
             rows.append(row)
         placed = world.tiers.run(stubs.refill(ref, token, room.now_ms + 1_000_000, rows))
-        assert room.refill, "an empty queue can always take a job"
+        assert room.needs_refill, "an empty queue can always take a job"
         assert len(placed.answers) == min(room.items, max(room.bytes, 1)), held
-        again = world.tiers.run(stubs.room(ref))
-        assert (again.bytes, again.refill, again.leave) == (0, False, False)
+        again = world.tiers.run(stubs.read_refill_state(ref))
+        assert (again.bytes, again.needs_refill, again.may_leave_cold) == (0, False, False)
 
 
 def test_bytes_of_an_environment_that_older_clients_changed_are_counted_again(world: World) -> None:
@@ -226,9 +226,9 @@ def test_a_queue_whose_next_job_does_not_fit_does_not_ask_again_at_once(world: W
     fill_shard(world.client)
     world.client.enqueue_many(QUIET, jobs(QUIET, 3, size=70))  # its share is 125 bytes
     assert (world.state(QUIET).warm, world.state(QUIET).cold) == (1, 2)
-    world.client.redis.delete(keys.hungry(0))
-    world.mover.visit(QUIET)
+    world.client.redis.delete(keys.refill_requests(0))
+    world.mover.refill_queue(QUIET)
     assert world.state(QUIET).warm == 1
-    assert not world.client.redis.exists(keys.hungry(0)), "else the mover would visit it without end"
+    assert not world.client.redis.exists(keys.refill_requests(0)), "else the mover would visit it without end"
     ack(world.client, dequeue(world.client))
-    assert world.client.redis.exists(keys.hungry(0))
+    assert world.client.redis.exists(keys.refill_requests(0))

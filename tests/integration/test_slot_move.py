@@ -11,14 +11,14 @@ from typing import Any, cast
 import pytest
 import redis.exceptions
 
-from headrace.embedded.cluster import EmbeddedCluster
 from headrace.embedded.process import LOOPBACK
 from headrace.embedded.valkey import USER
+from headrace.embedded.valkey_cluster import EmbeddedValkeyCluster
 from headrace.errors import QueueUnavailable
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
-from headrace.queue.queue import QueueOptions, SyncClient
+from headrace.queue.client import QueueOptions, SyncClient
 from headrace.queue.scripts import Stubs
 from headrace.queue.state import read_states
 from headrace.valkey.connect import Valkey, connect
@@ -31,9 +31,9 @@ QUEUES = [QueueRef(org, "app", "prod", name) for org in ("a", "b") for name in (
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkeyCluster]:
     folder = tmp_path_factory.mktemp("slots")
-    cluster = EmbeddedCluster(folder / "data", folder / "log", nodes=2)
+    cluster = EmbeddedValkeyCluster(folder / "data", folder / "log", nodes=2)
     cluster.start()
     try:
         cluster.wait_ready(READY_S)
@@ -45,7 +45,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
 class SlotMove:
     """Moves the slot of shard 0 from its node to the other one, key by key, as `valkey-cli --cluster reshard` does."""
 
-    def __init__(self, cluster: EmbeddedCluster) -> None:
+    def __init__(self, cluster: EmbeddedValkeyCluster) -> None:
         self.nodes = [connect(node.url) for node in cluster.nodes]
         self.slot = int(cast(Any, self.nodes[0].execute_command("CLUSTER", "KEYSLOT", keys.meta(0))))
         self.ids = [cast(Any, node.execute_command("CLUSTER", "MYID")).decode() for node in self.nodes]
@@ -164,14 +164,14 @@ class Crowd:
 
 
 @pytest.fixture
-def crowd(cluster: EmbeddedCluster) -> Iterator[Crowd]:
+def crowd(cluster: EmbeddedValkeyCluster) -> Iterator[Crowd]:
     crowd = Crowd(cluster.url)
     yield crowd
     crowd.close()
 
 
 @pytest.fixture
-def move(cluster: EmbeddedCluster) -> Iterator[SlotMove]:
+def move(cluster: EmbeddedValkeyCluster) -> Iterator[SlotMove]:
     move = SlotMove(cluster)
     yield move
     move.close()

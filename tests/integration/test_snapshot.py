@@ -12,8 +12,8 @@ from headrace.embedded.valkey import EmbeddedValkey
 from headrace.errors import QueueUnavailable
 from headrace.postgres.connect import connect as connect_postgres
 from headrace.snapshot.refresher import STEPS, Refresher
-from headrace.snapshot.sources import Sources
-from headrace.snapshot.store import SCRIPTS, StagingLost, Superseded, script
+from headrace.snapshot.sources import SnapshotSources
+from headrace.snapshot.store import SCRIPTS, SnapshotSuperseded, StagingLost, get_script
 from headrace.valkey.connect import Valkey, connect
 from headrace.warehouse.connect import Client
 from headrace.warehouse.connect import connect as connect_clickhouse
@@ -27,21 +27,21 @@ from tests.snapshots import (
     TENANT,
     Clock,
     Crash,
+    count_waiting,
     enqueue,
+    find_troubles,
     reader,
     refresher,
     scrape,
     sources,
     store,
-    trouble,
-    waiting,
 )
 
 AGE = "headrace_queue_metrics_snapshot_age_seconds"
 
 
 @pytest.fixture
-def live(valkey: Valkey) -> Sources:
+def live(valkey: Valkey) -> SnapshotSources:
     """Valkey alone: what is quick to read."""
     return sources(valkey)
 
@@ -54,19 +54,19 @@ def test_what_a_queue_holds_is_on_the_page(valkey: Valkey, valkey_url: str, post
     done = refresher(valkey, sources(valkey, postgres_url)).run_once()
     assert done is not None
     told = scrape(reader(valkey))
-    assert waiting(told) == 3
+    assert count_waiting(told) == 3
     assert told["headrace_queue_oldest_job_age_seconds"][TENANT] >= 0
     assert told["headrace_operations_total"][("op", "enqueue"),] == 3
     assert told["headrace_cold_rows"] == {(("kind", kind),): 0 for kind in ("waiting", "delayed", "dead")}
     assert told["headrace_alerts_waiting_messages"] == {(): 0}
     assert told[SERVED] == {(): 1}
-    assert trouble(told) == set()
+    assert find_troubles(told) == set()
     assert told["headrace_queue_metrics_refresh_total"][("status", "ok"),] == 1
     assert told["headrace_queue_metrics_snapshot_series"][()] == done.meta.series_total
     assert told["headrace_queue_metrics_source_up"] == {(("source", "clickhouse"),): 0}
 
 
-def test_names_of_any_kind_come_through(valkey: Valkey, valkey_url: str, live: Sources) -> None:
+def test_names_of_any_kind_come_through(valkey: Valkey, valkey_url: str, live: SnapshotSources) -> None:
     enqueue(valkey_url, ODD_NAMES)
     refresher(valkey, live).run_once()
     [labels] = scrape(reader(valkey))["headrace_queue_oldest_job_age_seconds"]
@@ -100,7 +100,7 @@ def test_wait_and_run_times_come_from_history(
     history.add({"at_ms": now_ms - 60_000, "op": "dequeue", "n": 3, "waits": [1000, 1000, 4000]})
     history.add({"at_ms": now_ms - 400_000, "op": "dequeue", "n": 1, "waits": [90_000]})
     history.add({"at_ms": now_ms - 30_000, "op": "ack", "n": 1, "runs": [250]})
-    history.final_up_to(now_ms - 5000)
+    history.set_watermark(now_ms - 5000)
     database = str(warehouse.database)
     refresher(valkey, sources(valkey, history=lambda: connect_clickhouse(clickhouse_url, database))).run_once()
     told = scrape(reader(valkey))
@@ -116,13 +116,13 @@ def test_without_clickhouse_its_families_are_left_out_and_the_others_are_told(va
     enqueue(valkey_url, REF, 2)
     refresher(valkey, sources(valkey, history=lambda: connect_clickhouse(NOBODY))).run_once()
     told = scrape(reader(valkey))
-    assert waiting(told) == 2
+    assert count_waiting(told) == 2
     assert "headrace_queue_recent_wait_seconds" not in told
     assert told["headrace_queue_metrics_source_up"] == {(("source", "clickhouse"),): 0}
 
 
 def test_ages_grow_between_refreshes_and_everything_goes_when_they_stop(
-    valkey: Valkey, valkey_url: str, live: Sources
+    valkey: Valkey, valkey_url: str, live: SnapshotSources
 ) -> None:
     enqueue(valkey_url, REF, 1)
     refresher(valkey, live).run_once()
@@ -137,11 +137,11 @@ def test_ages_grow_between_refreshes_and_everything_goes_when_they_stop(
     clock.now += 111
     third = scrape(read)
     assert not [name for name in third if name.startswith("headrace_queue") and "_metrics_" not in name]
-    assert (third[SERVED][()], trouble(third)) == (0, {"stale"})
+    assert (third[SERVED][()], find_troubles(third)) == (0, {"stale"})
     assert third[AGE][()] > 120
 
 
-def test_with_the_convoy_preset_its_names_are_there_too(valkey: Valkey, live: Sources) -> None:
+def test_with_the_convoy_preset_its_names_are_there_too(valkey: Valkey, live: SnapshotSources) -> None:
     refresher(valkey, live).run_once()
     told = scrape(reader(valkey, convoy=True))
     ours = [name for name in told if name.startswith("convoy_")]
@@ -162,14 +162,16 @@ def test_all_keys_share_a_slot(any_valkey_url: str) -> None:
         for _ in range(5):
             assert refresher(client, sources(client), owner="me", keep_versions=2).run_once() is not None
         assert scrape(reader(client))["headrace_queue_metrics_snapshot_version"] == {(): 5}
-        assert store(client).versions() == [5, 4]
+        assert store(client).list_versions() == [5, 4]
 
 
-def test_versions_that_are_superseded_end_and_no_more_than_asked_are_kept(valkey: Valkey, live: Sources) -> None:
+def test_versions_that_are_superseded_end_and_no_more_than_asked_are_kept(
+    valkey: Valkey, live: SnapshotSources
+) -> None:
     made = refresher(valkey, live)
     for _ in range(5):
         made.run_once()
-    found = {key.decode(): valkey.pttl(key) for key in valkey.scan_iter(f"{KEYS.begin}v*:*")}
+    found = {key.decode(): valkey.pttl(key) for key in valkey.scan_iter(f"{KEYS.key_prefix}v*:*")}
     assert sorted(found) == sorted(key(version) for version in (3, 4, 5) for key in (KEYS.data, KEYS.meta))
     assert {key for key, ttl in found.items() if ttl == -1} == {KEYS.data(5), KEYS.meta(5)}
     assert all(0 < int(ttl) <= 3_600_000 for ttl in found.values() if ttl != -1)
@@ -177,7 +179,7 @@ def test_versions_that_are_superseded_end_and_no_more_than_asked_are_kept(valkey
     assert valkey.get(KEYS.current) == b"v5"
 
 
-def test_meta_tells_who_made_it_and_of_what(valkey: Valkey, valkey_url: str, live: Sources) -> None:
+def test_meta_tells_who_made_it_and_of_what(valkey: Valkey, valkey_url: str, live: SnapshotSources) -> None:
     enqueue(valkey_url, REF)
     before_s = time.time()
     done = refresher(valkey, live, owner="me").run_once()
@@ -191,7 +193,7 @@ def test_meta_tells_who_made_it_and_of_what(valkey: Valkey, valkey_url: str, liv
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_refresher_that_dies_leaves_a_whole_snapshot(
-    valkey: Valkey, valkey_url: str, live: Sources, step: str
+    valkey: Valkey, valkey_url: str, live: SnapshotSources, step: str
 ) -> None:
     enqueue(valkey_url, REF, 1)
     refresher(valkey, live, owner="me").run_once()
@@ -203,27 +205,27 @@ def test_a_refresher_that_dies_leaves_a_whole_snapshot(
 
     with pytest.raises(Crash):
         refresher(valkey, live, die, owner="me").run_once()
-    assert waiting(scrape(reader(valkey))) == (2 if step == "switched" else 1)
-    staged = [key for key in valkey.scan_iter(f"{KEYS.begin}v2:*") if valkey.pttl(key) == -1]
+    assert count_waiting(scrape(reader(valkey))) == (2 if step == "switched" else 1)
+    staged = [key for key in valkey.scan_iter(f"{KEYS.key_prefix}v2:*") if valkey.pttl(key) == -1]
     assert bool(staged) == (step == "switched"), "what nobody serves ends by itself"
     refresher(valkey, live, owner="me").run_once()
     told = scrape(reader(valkey))
-    assert (waiting(told), told["headrace_queue_metrics_snapshot_version"][()]) == (2, 3)
+    assert (count_waiting(told), told["headrace_queue_metrics_snapshot_version"][()]) == (2, 3)
 
 
-def test_of_two_refreshers_one_works_until_it_leaves(valkey: Valkey, live: Sources) -> None:
+def test_of_two_refreshers_one_works_until_it_leaves(valkey: Valkey, live: SnapshotSources) -> None:
     first, second = refresher(valkey, live), refresher(valkey, live)
     assert first.run_once() is not None
     assert second.run_once() is None
-    assert not second.renew()
-    assert first.renew()
-    assert store(valkey).look().version == 1
-    first.leave()
+    assert not second.renew_lease()
+    assert first.renew_lease()
+    assert store(valkey).read_status().version == 1
+    first.release_lease()
     assert second.run_once() is not None
-    assert not first.renew()
+    assert not first.renew_lease()
 
 
-def overtaken(valkey: Valkey, live: Sources, meanwhile: Callable[[Refresher], object]) -> None:
+def overtaken(valkey: Valkey, live: SnapshotSources, meanwhile: Callable[[Refresher], object]) -> None:
     """Pause a refresher after reading for longer than its lease; another one begins and `meanwhile` runs."""
 
     def pause(step: str) -> None:
@@ -231,13 +233,13 @@ def overtaken(valkey: Valkey, live: Sources, meanwhile: Callable[[Refresher], ob
             wait_until(lambda: not valkey.exists(KEYS.lease), "the lease is over")
             meanwhile(refresher(valkey, live, owner="late"))
 
-    with pytest.raises(Superseded):
+    with pytest.raises(SnapshotSuperseded):
         refresher(valkey, live, pause, owner="early", lock_ttl_s=0.05).run_once()
 
 
-def test_a_late_writer_does_not_win(valkey: Valkey, live: Sources) -> None:
+def test_a_late_writer_does_not_win(valkey: Valkey, live: SnapshotSources) -> None:
     refresher(valkey, live, owner="early").run_once()
-    store(valkey).leave("early")
+    store(valkey).release_lease("early")
     overtaken(valkey, live, lambda other: other.run_once())
     assert valkey.get(KEYS.current) == b"v3"
     told = scrape(reader(valkey))
@@ -249,13 +251,15 @@ def test_a_late_writer_does_not_win(valkey: Valkey, live: Sources) -> None:
     assert not valkey.exists(KEYS.data(2), KEYS.meta(2))
 
 
-def test_a_late_writer_does_not_win_against_one_that_has_only_begun(valkey: Valkey, live: Sources) -> None:
-    overtaken(valkey, live, lambda _: store(valkey).begin("late"))
+def test_a_late_writer_does_not_win_against_one_that_has_only_begun(valkey: Valkey, live: SnapshotSources) -> None:
+    overtaken(valkey, live, lambda _: store(valkey).begin_refresh("late"))
     assert valkey.get(KEYS.current) is None
     assert scrape(reader(valkey))[SERVED] == {(): 0}
 
 
-def test_a_lease_that_ended_without_another_taking_it_is_no_reason_to_lose(valkey: Valkey, live: Sources) -> None:
+def test_a_lease_that_ended_without_another_taking_it_is_no_reason_to_lose(
+    valkey: Valkey, live: SnapshotSources
+) -> None:
     def pause(step: str) -> None:
         if step == "read":
             wait_until(lambda: not valkey.exists(KEYS.lease), "the lease is over")
@@ -264,14 +268,14 @@ def test_a_lease_that_ended_without_another_taking_it_is_no_reason_to_lose(valke
     assert valkey.get(KEYS.current) == b"v1"
 
 
-def test_a_number_is_never_given_twice(valkey: Valkey, live: Sources) -> None:
+def test_a_number_is_never_given_twice(valkey: Valkey, live: SnapshotSources) -> None:
     refresher(valkey, live, owner="me").run_once()
     valkey.delete(KEYS.number)
     refresher(valkey, live, owner="me").run_once()
     assert valkey.get(KEYS.current) == b"v2"
 
 
-def test_a_number_is_above_those_of_versions_that_are_kept(valkey: Valkey, live: Sources) -> None:
+def test_a_number_is_above_those_of_versions_that_are_kept(valkey: Valkey, live: SnapshotSources) -> None:
     made = refresher(valkey, live, keep_versions=2)
     for _ in range(3):
         made.run_once()
@@ -280,17 +284,17 @@ def test_a_number_is_above_those_of_versions_that_are_kept(valkey: Valkey, live:
     assert scrape(reader(valkey))["headrace_queue_metrics_snapshot_version"] == {(): 4}
 
 
-def test_a_switch_that_is_asked_for_twice_is_done_once(valkey: Valkey, live: Sources) -> None:
+def test_a_switch_that_is_asked_for_twice_is_done_once(valkey: Valkey, live: SnapshotSources) -> None:
     done = refresher(valkey, live).run_once()
     assert done is not None
     store(valkey).switch(done.meta)
-    look = store(valkey).look()
+    look = store(valkey).read_status()
     assert (look.version, look.attempts.ok, look.attempts.superseded) == (1, 1, 0)
     assert store(valkey).read(1) is not None
 
 
 @pytest.mark.parametrize("lost", ["data", "meta", "half"])
-def test_what_was_not_written_whole_is_not_published(valkey: Valkey, live: Sources, lost: str) -> None:
+def test_what_was_not_written_whole_is_not_published(valkey: Valkey, live: SnapshotSources, lost: str) -> None:
     def lose(step: str) -> None:
         if step == "staged":
             if lost == "half":
@@ -301,11 +305,11 @@ def test_what_was_not_written_whole_is_not_published(valkey: Valkey, live: Sourc
     with pytest.raises(StagingLost):
         refresher(valkey, live, lose).run_once()
     assert valkey.get(KEYS.current) is None
-    look = store(valkey).look()
+    look = store(valkey).read_status()
     assert (look.attempts.error, "differs from what was written" in look.attempts.error_message) == (1, True)
 
 
-def test_a_switch_looks_for_itself(valkey: Valkey, live: Sources) -> None:
+def test_a_switch_looks_for_itself(valkey: Valkey, live: SnapshotSources) -> None:
     def lose(step: str) -> None:
         if step == "verified":
             valkey.delete(KEYS.data(1))
@@ -323,56 +327,60 @@ def damage(valkey: Valkey, version: int) -> None:
     valkey.set(KEYS.data(version), data[:-3] + b"xyz")
 
 
-def test_a_damaged_version_is_not_served_but_the_one_before(valkey: Valkey, valkey_url: str, live: Sources) -> None:
+def test_a_damaged_version_is_not_served_but_the_one_before(
+    valkey: Valkey, valkey_url: str, live: SnapshotSources
+) -> None:
     made = refresher(valkey, live)
     for _ in range(3):
         enqueue(valkey_url, REF)
         made.run_once()
     old = reader(valkey)
-    assert waiting(scrape(old)) == 3
+    assert count_waiting(scrape(old)) == 3
     damage(valkey, 3)
-    assert waiting(scrape(old)) == 3, "what was read is not read again"
+    assert count_waiting(scrape(old)) == 3, "what was read is not read again"
     told = scrape(reader(valkey))
-    assert (waiting(told), trouble(told)) == (2, {"damaged"})
+    assert (count_waiting(told), find_troubles(told)) == (2, {"damaged"})
     damage(valkey, 2)
     valkey.delete(KEYS.meta(1))
     told = scrape(reader(valkey))
-    assert (told[SERVED][()], trouble(told)) == (0, {"damaged", "missing"})
+    assert (told[SERVED][()], find_troubles(told)) == (0, {"damaged", "missing"})
     made.run_once()
     told = scrape(old)
-    assert (waiting(told), trouble(told)) == (3, set())
+    assert (count_waiting(told), find_troubles(told)) == (3, set())
 
 
 def test_a_version_that_somebody_removed_is_not_served_but_the_one_before(
-    valkey: Valkey, valkey_url: str, live: Sources
+    valkey: Valkey, valkey_url: str, live: SnapshotSources
 ) -> None:
     made = refresher(valkey, live)
     for _ in range(2):
         enqueue(valkey_url, REF)
         made.run_once()
     valkey.delete(KEYS.data(2), KEYS.meta(2))
-    assert waiting(scrape(reader(valkey))) == 1
+    assert count_waiting(scrape(reader(valkey))) == 1
 
 
-def test_a_reader_keeps_what_it_has_when_the_newest_is_damaged(valkey: Valkey, valkey_url: str, live: Sources) -> None:
+def test_a_reader_keeps_what_it_has_when_the_newest_is_damaged(
+    valkey: Valkey, valkey_url: str, live: SnapshotSources
+) -> None:
     made, read = refresher(valkey, live), reader(valkey)
     enqueue(valkey_url, REF)
     made.run_once()
-    assert waiting(scrape(read)) == 1
+    assert count_waiting(scrape(read)) == 1
     enqueue(valkey_url, REF)
     made.run_once()
     damage(valkey, 2)
     told = scrape(read)
-    assert (waiting(told), told["headrace_queue_metrics_snapshot_version"][()]) == (1, 1)
-    assert trouble(told) == {"damaged"}
+    assert (count_waiting(told), told["headrace_queue_metrics_snapshot_version"][()]) == (1, 1)
+    assert find_troubles(told) == {"damaged"}
     for _ in range(2):
         enqueue(valkey_url, REF)
         made.run_once()
     damage(valkey, 4)
-    assert waiting(scrape(read)) == 3, "unless there is a newer one that is whole"
+    assert count_waiting(scrape(read)) == 3, "unless there is a newer one that is whole"
 
 
-def test_scrapes_that_come_together_share_a_page(valkey: Valkey, live: Sources) -> None:
+def test_scrapes_that_come_together_share_a_page(valkey: Valkey, live: SnapshotSources) -> None:
     refresher(valkey, live).run_once()
     clock, made = Clock(), list[bytes]()
     read = reader(valkey, clock, look_every_s=1.0)
@@ -381,17 +389,17 @@ def test_scrapes_that_come_together_share_a_page(valkey: Valkey, live: Sources) 
         made.append(b"mine 1\n")
         return made[-1]
 
-    bodies = {read.body(own, openmetrics=False, gzip=False) for _ in range(5)}
+    bodies = {read.render_body(own, openmetrics=False, gzip=False) for _ in range(5)}
     assert (len(bodies), len(made)) == (1, 1)
     clock.now += 0.3
-    assert read.body(own, openmetrics=False, gzip=False).endswith(b"\nmine 1\n")
-    assert read.body(own, openmetrics=True, gzip=False).endswith(b"\nmine 1\n# EOF\n")
+    assert read.render_body(own, openmetrics=False, gzip=False).endswith(b"\nmine 1\n")
+    assert read.render_body(own, openmetrics=True, gzip=False).endswith(b"\nmine 1\n# EOF\n")
     assert len(made) == 3
 
 
 def test_before_the_first_snapshot_that_is_said(valkey: Valkey) -> None:
     told = scrape(reader(valkey))
-    assert (told[SERVED][()], trouble(told)) == (0, {"missing"})
+    assert (told[SERVED][()], find_troubles(told)) == (0, {"missing"})
     assert AGE not in told
 
 
@@ -411,16 +419,16 @@ def test_while_valkey_is_away_the_last_copy_is_served_with_its_age(own_valkey: E
         clock = Clock()
         read = reader(client, clock)
         before = scrape(read)
-        assert waiting(before) == 2
+        assert count_waiting(before) == 2
         own_valkey.stop()
         clock.now += 50
         told = scrape(read)
-        assert (waiting(told), trouble(told)) == (2, {"unreachable"})
+        assert (count_waiting(told), find_troubles(told)) == (2, {"unreachable"})
         assert told[AGE][()] - before[AGE][()] == pytest.approx(50, abs=0.01)
         clock.now += 100
         told = scrape(read)
-        assert (told[SERVED][()], trouble(told)) == (0, {"stale", "unreachable"})
-        assert trouble(scrape(reader(client))) == {"missing", "unreachable"}
+        assert (told[SERVED][()], find_troubles(told)) == (0, {"stale", "unreachable"})
+        assert find_troubles(scrape(reader(client))) == {"missing", "unreachable"}
         with pytest.raises(QueueUnavailable):
             refresher(client, sources(client)).run_once()
 
@@ -430,9 +438,9 @@ def test_metrics_go_on_when_valkeys_memory_is_full(own_valkey: EmbeddedValkey) -
         enqueue(own_valkey.url, REF, 2)
         client.config_set("maxmemory", "1")
         refresher(client, sources(client)).run_once()
-        assert waiting(scrape(reader(client))) == 2
+        assert count_waiting(scrape(reader(client))) == 2
 
 
 def test_scripts_compile(valkey: Valkey) -> None:
     for name in SCRIPTS:
-        assert valkey.script_load(script(name).source)
+        assert valkey.script_load(get_script(name).source)

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from headrace.cli import main
 from headrace.valkey.connect import Valkey
 from tests.conftest import wait_until
-from tests.snapshots import KEYS, REF, enqueue, family, parsed, reader, refresher, scrape, sources, store
+from tests.snapshots import KEYS, REF, enqueue, family, parse_samples, reader, refresher, scrape, sources, store
 
 QUICK = {
     "HEADRACE_METRICS_QUEUE_SNAPSHOT_REFRESH_INTERVAL": "100ms",
@@ -59,14 +59,14 @@ def test_a_refresher_that_is_killed_is_followed_by_another(
     enqueue(valkey_url, REF, 2)
     versions = store(valkey)
     with running(env) as first:
-        wait_until(lambda: versions.look().version >= 2, "the first refreshes")
+        wait_until(lambda: versions.read_status().version >= 2, "the first refreshes")
         with running(env) as second:
             first.kill()
             first.wait(60)
-            seen = versions.look().version
+            seen = versions.read_status().version
             whole = scrape(reader(valkey))
             assert sum(whole["headrace_queue_jobs"].values()) == 2
-            wait_until(lambda: versions.look().version > seen, "the second goes on")
+            wait_until(lambda: versions.read_status().version > seen, "the second goes on")
             second.send_signal(signal.SIGTERM)
             assert second.wait(60) == 0
     assert not valkey.exists(KEYS.lease), "whoever stops in order leaves at once"
@@ -95,7 +95,7 @@ def test_show_and_diff(valkey: Valkey, valkey_url: str, env: dict[str, str]) -> 
     told = document(env, "show")
     assert (told["snapshot"]["version"], told["snapshot"]["owner"], told["attempts"]["ok"]) == (1, "me", 1)
     assert "1 ok, 0 failed" in headrace(env, "show").stdout
-    assert sum(parsed(headrace(env, "show", "--text").stdout)["headrace_queue_jobs"].values()) == 2
+    assert sum(parse_samples(headrace(env, "show", "--text").stdout)["headrace_queue_jobs"].values()) == 2
     found = document(env, "diff")
     assert (found["same"], found["different"]) == (done.meta.series_total, 0)
     enqueue(valkey_url, REF, 3)

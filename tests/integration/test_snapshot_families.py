@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from headrace.postgres.connect import connect as connect_postgres
-from headrace.snapshot.database import FamilyUnreadable
-from headrace.snapshot.families import BadSeries, InvalidFamily
-from headrace.snapshot.service import Service
-from headrace.snapshot.sources import Sources
+from headrace.snapshot.families import InvalidFamily, InvalidSamples
+from headrace.snapshot.service import SnapshotService
+from headrace.snapshot.sources import SnapshotSources
+from headrace.snapshot.sql_family_reader import FamilyUnreadable
 from headrace.valkey.connect import Valkey
 from tests.conftest import wait_until
 from tests.snapshots import (
     KEYS,
     SERVED,
-    declared_in,
     family,
+    load_families_from,
     reader,
     refresher,
     scrape,
@@ -29,7 +29,7 @@ from tests.snapshots import (
 
 def test_labels_that_are_null_or_hard_to_write(valkey: Valkey, postgres_url: str, tmp_path: Path) -> None:
     query = r"""SELECT * FROM (VALUES (NULL, 1), ('a "b" \c', 2), (E'line\nline', 3)) AS t (kind, n)"""
-    declared = declared_in(tmp_path, family("shop_things", query, "kind"))
+    declared = load_families_from(tmp_path, family("shop_things", query, "kind"))
     found = sources(valkey, postgres_url, declared)
     found.validate()
     refresher(valkey, found).run_once()
@@ -39,10 +39,12 @@ def test_labels_that_are_null_or_hard_to_write(valkey: Valkey, postgres_url: str
 
 def test_null_and_empty_are_one_label_so_both_are_refused(valkey: Valkey, postgres_url: str, tmp_path: Path) -> None:
     sql = "SELECT * FROM (VALUES ('x', NULL, 1), ('x', '', 2)) AS t (project, kind, n)"
-    declared = declared_in(tmp_path, family("shop_things", sql, "project", "kind"))
-    with pytest.raises(BadSeries, match=r"shop_things has two series with the labels \{'project': 'x', 'kind': ''\}"):
+    declared = load_families_from(tmp_path, family("shop_things", sql, "project", "kind"))
+    with pytest.raises(
+        InvalidSamples, match=r"shop_things has two series with the labels \{'project': 'x', 'kind': ''\}"
+    ):
         refresher(valkey, sources(valkey, postgres_url, declared)).run_once()
-    look = store(valkey).look()
+    look = store(valkey).read_status()
     assert (look.version, look.attempts.error) == (0, 1)
     assert "'project': 'x'" in look.attempts.error_message
 
@@ -55,8 +57,8 @@ def test_rows_that_make_no_series_are_refused(valkey: Valkey, postgres_url: str,
         ("SELECT now()::timestamp AS t", {"value": None, "oldest": "t"}, "is not a time"),
         ("SELECT 'NaN'::float8 AS t", {"value": None, "oldest": "t"}, "is not a time"),
     ):
-        declared = declared_in(tmp_path, family("shop_things", sql, **more))
-        with pytest.raises(BadSeries, match=words):
+        declared = load_families_from(tmp_path, family("shop_things", sql, **more))
+        with pytest.raises(InvalidSamples, match=words):
             sources(valkey, postgres_url, declared).read()
 
 
@@ -68,15 +70,15 @@ def test_sql_that_cannot_work_is_refused_at_start(valkey: Valkey, postgres_url: 
         ("SELECT 1 AS n; DROP TABLE cold_queues", "syntax error"),
         ("DELETE FROM cold_queues RETURNING 1 AS n", "syntax error"),
     ):
-        found = sources(valkey, postgres_url, declared_in(tmp_path, family("shop_things", sql)))
+        found = sources(valkey, postgres_url, load_families_from(tmp_path, family("shop_things", sql)))
         with pytest.raises(InvalidFamily, match=f"shop_things.*{words}"):
-            Service(refresher(valkey, found), found).run_forever(threading.Event())
+            SnapshotService(refresher(valkey, found), found).run_forever(threading.Event())
     assert valkey.get(KEYS.current) is None
 
 
 def test_sql_may_take_as_long_as_is_set(valkey: Valkey, postgres_url: str, tmp_path: Path) -> None:
     limit = family("shop_limit", "SELECT current_setting('statement_timeout') AS limit, 1 AS n", "limit")
-    found = sources(valkey, postgres_url, declared_in(tmp_path, limit), query_timeout_s=77.0)
+    found = sources(valkey, postgres_url, load_families_from(tmp_path, limit), query_timeout_s=77.0)
     refresher(valkey, found).run_once()
     assert scrape(reader(valkey))["shop_limit"] == {(("limit", "77s"),): 1}
 
@@ -86,7 +88,7 @@ def test_sql_that_takes_too_long_publishes_nothing(valkey: Valkey, postgres_url:
     quick = family("shop_quick", "SELECT 1 AS n, set_config('statement_timeout', '50ms', true) AS was")
     slow = family("shop_slow", "SELECT 1 AS n FROM pg_sleep(3600)")
     refresher(valkey, sources(valkey, postgres_url), owner="me").run_once()
-    found = sources(valkey, postgres_url, declared_in(tmp_path, quick + slow), query_timeout_s=60.0)
+    found = sources(valkey, postgres_url, load_families_from(tmp_path, quick + slow), query_timeout_s=60.0)
     with pytest.raises(FamilyUnreadable, match=r"Could not read family shop_slow: .*statement timeout"):
         refresher(valkey, found, owner="me").run_once()
     told = scrape(reader(valkey))
@@ -100,7 +102,7 @@ def test_all_families_see_one_moment(valkey: Valkey, postgres_url: str, tmp_path
     count = "SELECT count(*) AS n FROM alert_rules"
     pause = "SELECT 1 AS n FROM pg_advisory_xact_lock_shared(7)"
     text = family("shop_before", count) + family("shop_pause", pause) + family("shop_after", count)
-    found = sources(valkey, postgres_url, declared_in(tmp_path, text), query_timeout_s=120.0)
+    found = sources(valkey, postgres_url, load_families_from(tmp_path, text), query_timeout_s=120.0)
     with connect_postgres(postgres_url) as conn:
         conn.execute("SELECT pg_advisory_lock(7)")
         thread = threading.Thread(target=refresher(valkey, found).run_once)
@@ -120,11 +122,11 @@ def test_all_families_see_one_moment(valkey: Valkey, postgres_url: str, tmp_path
 def test_a_hundred_thousand_series(valkey: Valkey, postgres_url: str, tmp_path: Path) -> None:
     sql = "SELECT 'project ' || i AS project, i AS n FROM generate_series(1, 100000) i"
     patient = f"{postgres_url}?options=-c%20idle_in_transaction_session_timeout%3D0"  # to make them takes its time
-    found = sources(valkey, patient, declared_in(tmp_path, family("shop_things", sql, "project")))
+    found = sources(valkey, patient, load_families_from(tmp_path, family("shop_things", sql, "project")))
     done = refresher(valkey, found).run_once()
     assert done is not None
     assert done.meta.rows_total == 100_000
-    text = reader(valkey).body(bytes, openmetrics=False, gzip=False).decode()
+    text = reader(valkey).render_body(bytes, openmetrics=False, gzip=False).decode()
     lines = [line for line in text.splitlines() if line.startswith("shop_things{")]
     assert len(lines) == 100_000
     assert lines[-1] == 'shop_things{project="project 100000"} 100000.0'
@@ -132,7 +134,7 @@ def test_a_hundred_thousand_series(valkey: Valkey, postgres_url: str, tmp_path: 
 
 def test_families_of_another_database_are_read_there(valkey: Valkey, postgres_url: str, tmp_path: Path) -> None:
     sql = "SELECT 1 AS n, current_setting('application_name') AS name"
-    declared = declared_in(tmp_path, family("shop_things", sql, "name"), ["headrace"])
+    declared = load_families_from(tmp_path, family("shop_things", sql, "name"), ["headrace"])
     other = f"{postgres_url}{'&' if '?' in postgres_url else '?'}application_name=elsewhere"
     found = sources(valkey, postgres_url, declared, source_url=other)
     refresher(valkey, found).run_once()
@@ -159,7 +161,7 @@ CREATE TABLE convoy.delivery_attempts (id varchar, project_id varchar, endpoint_
 
 
 @pytest.fixture
-def convoy(valkey: Valkey, postgres_url: str) -> Sources:
+def convoy(valkey: Valkey, postgres_url: str) -> SnapshotSources:
     """1,500 projects that deliver at once, and one whose only delivery waits for a day."""
     with connect_postgres(postgres_url) as conn:
         conn.execute(CONVOY_TABLES)  # pyright: ignore[reportArgumentType, reportCallIssue]
@@ -188,7 +190,7 @@ def convoy(valkey: Valkey, postgres_url: str) -> Sources:
     return found
 
 
-def test_convoy_by_its_own_names(valkey: Valkey, convoy: Sources) -> None:
+def test_convoy_by_its_own_names(valkey: Valkey, convoy: SnapshotSources) -> None:
     refresher(valkey, convoy).run_once()
     told = scrape(reader(valkey))
     business = {name for name in told if not name.startswith("headrace_queue_metrics")}
@@ -217,7 +219,7 @@ def test_convoy_by_its_own_names(valkey: Valkey, convoy: Sources) -> None:
     }
 
 
-def test_the_stuck_project_is_there_among_many(valkey: Valkey, convoy: Sources) -> None:
+def test_the_stuck_project_is_there_among_many(valkey: Valkey, convoy: SnapshotSources) -> None:
     refresher(valkey, convoy).run_once()
     told = scrape(reader(valkey))
     for name in ("convoy_event_queue_backlog_seconds", "convoy_event_delivery_queue_backlog_seconds"):

@@ -11,10 +11,10 @@ from psycopg.sql import SQL, Identifier
 from headrace.errors import ServiceUnavailable
 from headrace.postgres.connect import connect as connect_postgres
 from headrace.snapshot import service
-from headrace.snapshot.refresher import Refresher, direct
-from headrace.snapshot.service import Service, ServiceOptions
-from headrace.snapshot.sources import Sources
-from headrace.snapshot.store import Superseded
+from headrace.snapshot.refresher import Refresher, read_direct
+from headrace.snapshot.service import SnapshotService, SnapshotServiceOptions
+from headrace.snapshot.sources import SnapshotSources
+from headrace.snapshot.store import SnapshotSuperseded
 from headrace.spool.backoff import Backoff
 from headrace.valkey.connect import Valkey
 from tests.conftest import Servers, wait_until
@@ -22,43 +22,45 @@ from tests.snapshots import (
     KEYS,
     REF,
     SERVED,
+    count_waiting,
     enqueue,
+    find_troubles,
     reader,
     refresher,
     scrape,
     sources,
     store,
-    trouble,
-    waiting,
 )
 
 
 @pytest.fixture
-def live(valkey: Valkey) -> Sources:
+def live(valkey: Valkey) -> SnapshotSources:
     """Valkey alone: what is quick to read."""
     return sources(valkey)
 
 
-def test_in_shadow_mode_all_is_compared_and_nothing_served(valkey: Valkey, valkey_url: str, live: Sources) -> None:
+def test_in_shadow_mode_all_is_compared_and_nothing_served(
+    valkey: Valkey, valkey_url: str, live: SnapshotSources
+) -> None:
     enqueue(valkey_url, REF, 2)
     Refresher(store(valkey), live, shadow=True).run_once()
     told = scrape(reader(valkey, shadow=True))
-    assert (told[SERVED][()], trouble(told)) == (0, {"shadow"})
+    assert (told[SERVED][()], find_troubles(told)) == (0, {"shadow"})
     assert "headrace_queue_jobs" not in told
     parity = {labels[0][1]: value for labels, value in told["headrace_queue_metrics_shadow_series"].items()}
     found = store(valkey).read(1)
     assert found is not None
     assert parity == {"same": found[0].series_total, "different": 0, "only_snapshot": 0, "only_direct": 0}
-    assert found[1] == direct(live)
+    assert found[1] == read_direct(live)
 
 
-FAST = ServiceOptions(0.02, 0.3, Backoff(base_s=0.01, longest_s=0.02))
+FAST = SnapshotServiceOptions(0.02, 0.3, Backoff(base_s=0.01, longest_s=0.02))
 
 
 class Running:
     """A service in a thread."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: SnapshotService) -> None:
         self.stop = threading.Event()
         self._thread = threading.Thread(target=service.run_forever, args=[self.stop])
 
@@ -73,24 +75,24 @@ class Running:
 
 
 def version(valkey: Valkey) -> int:
-    return store(valkey).look().version
+    return store(valkey).read_status().version
 
 
-def test_a_service_refreshes_again_and_again_and_leaves_its_lease(valkey: Valkey, live: Sources) -> None:
-    with Running(Service(refresher(valkey, live), live, FAST)):
+def test_a_service_refreshes_again_and_again_and_leaves_its_lease(valkey: Valkey, live: SnapshotSources) -> None:
+    with Running(SnapshotService(refresher(valkey, live), live, FAST)):
         wait_until(lambda: version(valkey) >= 3, "three versions")
     assert not valkey.exists(KEYS.lease)
 
 
-def test_a_service_that_stands_by_takes_over(valkey: Valkey, live: Sources) -> None:
+def test_a_service_that_stands_by_takes_over(valkey: Valkey, live: SnapshotSources) -> None:
     dead = refresher(valkey, live, owner="dead", lock_ttl_s=0.3)
     dead.run_once()
-    with Running(Service(refresher(valkey, live, owner="alive", lock_ttl_s=0.3), live, FAST)):
+    with Running(SnapshotService(refresher(valkey, live, owner="alive", lock_ttl_s=0.3), live, FAST)):
         wait_until(lambda: version(valkey) >= 2, "the other took over")
-    assert not dead.renew()
+    assert not dead.renew_lease()
 
 
-def test_a_long_refresh_keeps_its_lease(valkey: Valkey, live: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_refresh_keeps_its_lease(valkey: Valkey, live: SnapshotSources, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "STUCK_LEASES", 10**6)
     reading, go_on = threading.Event(), threading.Event()
 
@@ -100,7 +102,7 @@ def test_a_long_refresh_keeps_its_lease(valkey: Valkey, live: Sources, monkeypat
             go_on.wait()
 
     slow = refresher(valkey, live, hold, owner="slow", lock_ttl_s=3600.0)
-    with Running(Service(slow, live, FAST)):
+    with Running(SnapshotService(slow, live, FAST)):
         try:
             assert reading.wait(60)
             for _ in range(2):
@@ -112,7 +114,7 @@ def test_a_long_refresh_keeps_its_lease(valkey: Valkey, live: Sources, monkeypat
         wait_until(lambda: version(valkey), "it is published")
 
 
-def test_a_refresh_that_hangs_gives_way(valkey: Valkey, live: Sources) -> None:
+def test_a_refresh_that_hangs_gives_way(valkey: Valkey, live: SnapshotSources) -> None:
     hangs, go_on = threading.Event(), threading.Event()
 
     def hang(step: str) -> None:
@@ -121,18 +123,18 @@ def test_a_refresh_that_hangs_gives_way(valkey: Valkey, live: Sources) -> None:
             go_on.wait()
 
     options = replace(FAST, lock_ttl_s=0.05)
-    with Running(Service(refresher(valkey, live, hang, lock_ttl_s=0.05), live, options)) as hung:
+    with Running(SnapshotService(refresher(valkey, live, hang, lock_ttl_s=0.05), live, options)) as hung:
         try:
             assert hangs.wait(60)
             wait_until(refresher(valkey, live, owner="other").run_once, "another refreshes")
         finally:
             hung.stop.set()
             go_on.set()
-    look = store(valkey).look()
+    look = store(valkey).read_status()
     assert (look.version, look.attempts.superseded) == (2, 1)
 
 
-def test_one_whose_refreshes_fail_gives_way(valkey: Valkey, live: Sources) -> None:
+def test_one_whose_refreshes_fail_gives_way(valkey: Valkey, live: SnapshotSources) -> None:
     broken = threading.Event()
 
     def fail(step: str) -> None:
@@ -140,13 +142,13 @@ def test_one_whose_refreshes_fail_gives_way(valkey: Valkey, live: Sources) -> No
             raise ServiceUnavailable
 
     options = replace(FAST, lock_ttl_s=60.0)
-    with Running(Service(refresher(valkey, live, fail, lock_ttl_s=60.0), live, options)):
+    with Running(SnapshotService(refresher(valkey, live, fail, lock_ttl_s=60.0), live, options)):
         wait_until(lambda: version(valkey), "it refreshes")
         broken.set()
         wait_until(refresher(valkey, live, owner="other").run_once, "another, which can, refreshes")
 
 
-def test_many_refreshers_whose_leases_end_all_the_time(valkey: Valkey, valkey_url: str, live: Sources) -> None:
+def test_many_refreshers_whose_leases_end_all_the_time(valkey: Valkey, valkey_url: str, live: SnapshotSources) -> None:
     enqueue(valkey_url, REF, 7)
     stop, wrong = threading.Event(), list[BaseException]()
 
@@ -155,7 +157,7 @@ def test_many_refreshers_whose_leases_end_all_the_time(valkey: Valkey, valkey_ur
         while not stop.is_set():
             try:
                 made.run_once()
-            except Superseded:
+            except SnapshotSuperseded:
                 pass
             except BaseException as error:
                 wrong.append(error)
@@ -170,21 +172,21 @@ def test_many_refreshers_whose_leases_end_all_the_time(valkey: Valkey, valkey_ur
         told = scrape(read)
         found = int(told.get("headrace_queue_metrics_snapshot_version", {(): 0})[()])
         assert found >= seen, "never back"
-        assert found == 0 or waiting(told) == 7
+        assert found == 0 or count_waiting(told) == 7
         seen = found
     stop.set()
     for thread in threads:
         thread.join(60)
     assert wrong == []
-    assert len(list(valkey.scan_iter(f"{KEYS.begin}v*:data"))) <= 2 + len(threads)
+    assert len(list(valkey.scan_iter(f"{KEYS.key_prefix}v*:data"))) <= 2 + len(threads)
 
 
 def test_a_service_waits_for_a_database_that_is_away(valkey: Valkey, postgres_url: str, servers: Servers) -> None:
     found, name = sources(valkey, postgres_url), Identifier(postgres_url.rpartition("/")[2])
     with connect_postgres(servers.postgres_template()) as conn:
         conn.execute(SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
-        with Running(Service(refresher(valkey, found), found, FAST)):
-            wait_until(lambda: store(valkey).look().attempts.error >= 2, "two failures")
+        with Running(SnapshotService(refresher(valkey, found), found, FAST)):
+            wait_until(lambda: store(valkey).read_status().attempts.error >= 2, "two failures")
             conn.execute(SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(name))
             wait_until(lambda: version(valkey), "it is published")
-    assert "not currently accepting connections" in store(valkey).look().attempts.error_message
+    assert "not currently accepting connections" in store(valkey).read_status().attempts.error_message

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from headrace.snapshot.queues import Naming
-from headrace.snapshot.sources import SourceOptions, Sources
-from headrace.snapshot.streams import Streams
+from headrace.snapshot.queue_families import TenantLabelPolicy
+from headrace.snapshot.sources import SnapshotSourceOptions, SnapshotSources
+from headrace.snapshot.stream_families import StreamDepthReader
 from headrace.valkey.connect import Valkey, connect
 from tests.snapshots import reader, refresher, scrape
 
@@ -19,7 +19,11 @@ GONE = (("group", "workers"), ("stream", "gone"))
 
 def told(valkey: Valkey, url: str) -> dict[str, Any]:
     groups = [("browser:jobs", "workers"), ("gone", "workers")]
-    sources = Sources(valkey, SourceOptions(naming=Naming()), streams=Streams(lambda: connect(url), groups))
+    sources = SnapshotSources(
+        valkey,
+        SnapshotSourceOptions(label_policy=TenantLabelPolicy()),
+        streams=StreamDepthReader(lambda: connect(url), groups),
+    )
     refresher(valkey, sources).run_once()
     return scrape(reader(valkey))
 

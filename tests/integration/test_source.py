@@ -15,14 +15,20 @@ from headrace.model.entry_id import EntryId
 from headrace.model.event import COLUMNS
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
-from headrace.pipeline.lease import Lease
+from headrace.pipeline.lease import PipelineLease
 from headrace.pipeline.offsets import BEGINNING, StreamRange
-from headrace.pipeline.positions import entry_at, group_of, newest_after, patiently, split
-from headrace.pipeline.sink import Mark
-from headrace.pipeline.source import GROUP, BatchReader, SourceOptions, StreamReader
-from headrace.pipeline.transforms import Plan
+from headrace.pipeline.positions import (
+    find_entry_at,
+    read_group_offsets,
+    read_newest_after,
+    retry_while_unavailable,
+    split_range,
+)
+from headrace.pipeline.sink import ShardMark
+from headrace.pipeline.source import GROUP, BatchReader, StreamReader, StreamSourceOptions
+from headrace.pipeline.transforms import PartitionPlan
 from headrace.queue import keys
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 from headrace.queue.scripts import Stubs
 from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import run
@@ -39,7 +45,9 @@ def tick(valkey: Valkey, times: int) -> None:
 
 
 def reader(url: str, **options: object) -> StreamReader:
-    return StreamReader(SourceOptions.parse({"url": url, **{name: str(value) for name, value in options.items()}}))
+    return StreamReader(
+        StreamSourceOptions.parse({"url": url, **{name: str(value) for name, value in options.items()}})
+    )
 
 
 def read(reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> pa.Table:
@@ -102,16 +110,16 @@ def test_long_ranges_are_read_by_several_tasks(valkey: Valkey, valkey_url: str) 
 
 def test_an_entry_is_found_by_its_number(valkey: Valkey) -> None:
     spread(valkey, 50)
-    newest = newest_after(valkey, SHARD, BEGINNING)
+    newest = read_newest_after(valkey, SHARD, BEGINNING)
     assert newest == {"id": "1000050-0", "seq": 50}
-    assert entry_at(valkey, SHARD, 20, BEGINNING, newest) == {"id": "1000020-0", "seq": 20}
+    assert find_entry_at(valkey, SHARD, 20, BEGINNING, newest) == {"id": "1000020-0", "seq": 20}
     valkey.xtrim(STREAM, minid="1000030-0", approximate=False)
-    assert entry_at(valkey, SHARD, 20, BEGINNING, newest)["seq"] == 30  # the nearest remaining entry
+    assert find_entry_at(valkey, SHARD, 20, BEGINNING, newest)["seq"] == 30  # the nearest remaining entry
     valkey.delete(STREAM)
-    assert entry_at(valkey, SHARD, 20, BEGINNING, newest) == newest
-    assert newest_after(valkey, SHARD, newest) == newest
+    assert find_entry_at(valkey, SHARD, 20, BEGINNING, newest) == newest
+    assert read_newest_after(valkey, SHARD, newest) == newest
     whole = StreamRange(SHARD, BEGINNING, newest)
-    assert split(valkey, whole, 10) == [whole]
+    assert split_range(valkey, whole, 10) == [whole]
 
 
 def test_many_events_of_one_millisecond_are_read_once(valkey: Valkey, valkey_url: str) -> None:
@@ -155,13 +163,13 @@ def test_a_full_memory_does_not_stop_trimming(tmp_path: Path) -> None:
             valkey.config_set("maxmemory", 1)
             stream.commit(end)
             assert valkey.xlen(STREAM) == 1
-            lease = Lease(valkey, "me")
-            assert lease.take()
-            lease.remember()
-            assert Lease(valkey, "other").replaced_by() == "me"
+            lease = PipelineLease(valkey, "me")
+            assert lease.acquire()
+            lease.record_reader()
+            assert PipelineLease(valkey, "other").find_other_reader() == "me"
             valkey.config_set("maxmemory", 0)
             stream.commit(end)
-            assert group_of(valkey, GROUP, 1) == end
+            assert read_group_offsets(valkey, GROUP, 1) == end
     finally:
         server.stop()
 
@@ -192,15 +200,15 @@ def test_new_shards_are_found(valkey: Valkey, valkey_url: str) -> None:
 
 def test_commit_trims_and_moves_the_group(valkey: Valkey, valkey_url: str) -> None:
     stream = reader(valkey_url, shards=1)
-    assert group_of(valkey, GROUP, 1) == {"0": BEGINNING}
+    assert read_group_offsets(valkey, GROUP, 1) == {"0": BEGINNING}
     tick(valkey, 5)
     end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
     tick(valkey, 1)
     stream.commit(end)
     assert valkey.xlen(STREAM) == 2  # the anchor, and the new entry
-    assert group_of(valkey, GROUP, 1) == end
+    assert read_group_offsets(valkey, GROUP, 1) == end
     # A restart from there reads each event once.
-    again = reader(valkey_url, shards=1, startingOffsets=json.dumps(group_of(valkey, GROUP, 1)))
+    again = reader(valkey_url, shards=1, startingOffsets=json.dumps(read_group_offsets(valkey, GROUP, 1)))
     assert seqs(read(again, again.initialOffset(), again.latestOffset(again.initialOffset(), ReadAllAvailable()))) == [
         6
     ]
@@ -234,13 +242,13 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         connect("redis://127.0.0.1:1").ping()
 
     with pytest.raises(Exception, match="is not responding"):
-        patiently(fails)
+        retry_while_unavailable(fails)
     assert len(tries) == 3
 
 
 def test_a_batch_job_reads_everything(valkey: Valkey, valkey_url: str) -> None:
     spread(valkey, 30)
-    batch = BatchReader(SourceOptions.parse({"url": valkey_url, "shards": "1", "eventsPerPartition": "10"}))
+    batch = BatchReader(StreamSourceOptions.parse({"url": valkey_url, "shards": "1", "eventsPerPartition": "10"}))
     pages = [page for part in batch.partitions() for page in batch.read(part)]
     assert seqs(pa.Table.from_batches(pages)) == list(range(1, 31))
 
@@ -274,8 +282,8 @@ def test_a_stream_whose_clock_was_set_back_is_read_on(valkey: Valkey, valkey_url
 
 def test_summaries_are_made_next_to_the_read(valkey: Valkey, valkey_url: str) -> None:
     spread(valkey, 20)
-    taken = Mark(EntryId(1_000_005, 0), 5)
-    stream = reader(valkey_url, shards=1, summaries=Plan({0: taken.at}).text())
+    taken = ShardMark(EntryId(1_000_005, 0), 5)
+    stream = reader(valkey_url, shards=1, summaries=PartitionPlan({0: taken.at}).to_json())
     end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
     [row] = [each for part in stream.partitions(stream.initialOffset(), end) for each in stream.read(part)]
     [found] = row.to_pylist()

@@ -15,8 +15,8 @@ import pyspark
 import pytest
 
 from headrace.embedded.java import find_java
-from headrace.embedded.process import LOOPBACK, Child
-from headrace.queue.queue import SyncClient
+from headrace.embedded.process import LOOPBACK, GuardedProcess
+from headrace.queue.client import SyncClient
 from headrace.valkey.connect import Valkey
 from headrace.warehouse.connect import Client
 from tests.chaos.exactly_once_crew import OPTIONS, open_queues
@@ -45,7 +45,7 @@ class Cluster:
 
     url: str
     env: Mapping[str, str]
-    workers: Sequence[Child]
+    workers: Sequence[GuardedProcess]
 
     def executors(self) -> list[psutil.Process]:
         """Return the running executors of this cluster's workers."""
@@ -76,9 +76,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     }
     with ExitStack() as stack:
 
-        def started(name: str, *arguments: str) -> Child:
+        def started(name: str, *arguments: str) -> GuardedProcess:
             command = [str(SPARK_HOME / "bin" / "spark-class"), *arguments]
-            child = Child(name, command, log_file=folder / f"{name}.log", env=env)
+            child = GuardedProcess(name, command, log_file=folder / f"{name}.log", env=env)
             stack.callback(child.stop)
             child.start()
             return child
@@ -93,7 +93,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield Cluster(url, env, workers)
 
 
-def master_url(master: Child) -> str | None:
+def master_url(master: GuardedProcess) -> str | None:
     """Return the address that the master logs: a chosen port may be taken before it starts."""
     found = re.search(rf"Starting Spark master at (spark://{LOOPBACK}:\d+)", master.log_file.read_text("utf-8"))
     return found and found[1]

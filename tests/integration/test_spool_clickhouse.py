@@ -52,7 +52,7 @@ def rows(count: int, queue: str = "q") -> pa.Table:
 def counted(client: Client) -> dict[str, int]:
     """Return the enqueues by tier."""
     return {
-        tier: sum(count for (_, op), count in queue_metrics.totals(client, tier).items() if op is Op.ENQUEUE)
+        tier: sum(count for (_, op), count in queue_metrics.read_totals(client, tier).items() if op is Op.ENQUEUE)
         for tier in queue_metrics.TIERS
     }
 

@@ -11,12 +11,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from headrace.api.services import Services
-from headrace.pipeline.job import exporting
+from headrace.pipeline.job import open_pipeline
 from headrace.pipeline.options import IN_ORDER, PipelineOptions
 from headrace.postgres.connect import open_pool
 from headrace.queue.scripts import Stubs
 from headrace.spool.options import SpoolOptions
-from headrace.streams.watch import Watcher, watched
+from headrace.streams.watcher import Watcher, make_watched_group
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
 from headrace.warehouse.connect import Client
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STUBS = Stubs(2, 100_000)
-WATCHED = watched(STREAM, GROUP, ENV.org, ENV.project, ENV.env)
+WATCHED = make_watched_group(STREAM, GROUP, ENV.org, ENV.project, ENV.env)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_stream_of_others_has_history_and_fires(
         )
         return found.status_code == 200 and sum(column(found.json(), "throughput", "enqueued")) == 20
 
-    with exporting(options) as pipeline, open_pool(postgres_url) as pool, running_query(spark, pipeline):
+    with open_pipeline(options) as pipeline, open_pool(postgres_url) as pool, running_query(spark, pipeline):
         wait_until(counted, "history has counted the entries", 240)
         told = of_queue(api, WATCHED.ref, period="30m")
         assert sum(column(told, "throughput", "dequeued")) == 5
@@ -84,7 +84,7 @@ def test_a_stream_of_others_has_history_and_fires(
         def fired() -> bool:
             for shard in range(2):  # time goes by: history is final up to a shard's last sign of life
                 run(valkey, STUBS.tick(shard, 0))
-            alerting.round(time.time_ns() // 1_000_000)
+            alerting.evaluate_once(time.time_ns() // 1_000_000)
             return bool(alerting.count("SELECT count(*) FROM alert_incidents"))
 
         wait_until(fired, "the rule fires", 240)

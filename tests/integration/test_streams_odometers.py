@@ -7,8 +7,8 @@ from typing import Any
 from headrace.history.reconcile import reconcile
 from headrace.model.event import Op
 from headrace.queue.scripts import Stubs
-from headrace.streams.odometers import read_told
-from headrace.streams.watch import Watcher
+from headrace.streams.odometers import read_odometers
+from headrace.streams.watcher import Watcher
 from headrace.valkey.connect import Valkey
 from tests.model.fold import Fold, read_events
 from tests.streams import GROUP, STREAM, WATCHED
@@ -33,16 +33,16 @@ def begin(client: Valkey) -> Watcher:
 
 
 def test_what_earlier_epochs_counted_is_not_missing(valkey: Valkey) -> None:
-    assert read_told(valkey, STUBS.shards) == []
+    assert read_odometers(valkey, STUBS.shards) == []
     watcher = begin(valkey)
     add_and_read(valkey, 7)
     watcher.run_once()
-    first_epoch = read_told(valkey, STUBS.shards)[0].epoch_ms
+    first_epoch = read_odometers(valkey, STUBS.shards)[0].epoch_ms
     for count in (3, 2):
         watcher = begin(valkey)
         add_and_read(valkey, count)
         watcher.run_once()
-    [told] = read_told(valkey, STUBS.shards)
+    [told] = read_odometers(valkey, STUBS.shards)
     assert told.ref == WATCHED.ref
     assert told.epoch_ms == first_epoch
     assert {verb: count for verb, count in told.odometers.items() if count} == {"enqueue": 12, "dequeue": 12, "ack": 12}

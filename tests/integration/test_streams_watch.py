@@ -14,26 +14,26 @@ from click.testing import CliRunner, Result
 
 from headrace.cli.main import headrace
 from headrace.embedded.valkey import EmbeddedValkey
-from headrace.errors import NoSuchGroup, NotAStream, QueueUnavailable
+from headrace.errors import NotAStream, QueueUnavailable, UnknownGroup
 from headrace.model.event import COUNT_COLUMN, RESYNC, TICK, Op
 from headrace.model.job import NewJob
 from headrace.pipeline.buckets import bucketize, merge
 from headrace.pipeline.decode import decode
 from headrace.queue import keys as queue_keys
 from headrace.queue.scripts import Stubs
-from headrace.streams.consumers import read_holders
+from headrace.streams.consumers import read_consumers
 from headrace.streams.depth import read_depth
-from headrace.streams.scripts import SCRIPTS, WAITING, GroupStubs, script
-from headrace.streams.watch import Watcher, gauges, tell, watched
+from headrace.streams.scripts import RETRY_CONSUMER, SCRIPTS, GroupStubs, script
+from headrace.streams.watcher import Watcher, compute_gauges, emit_events, make_watched_group
 from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import run
-from headrace.valkey.streams import entries_between
+from headrace.valkey.streams import read_entries_between
 from tests.conftest import READY_S
 from tests.model.fold import Event, Fold, read_events
 from tests.streams import GROUP, KEYS, STREAM, WATCHED, publish
 
 STUBS = Stubs(2, 100_000)
-SHARD = STUBS.shard_of(WATCHED.ref)
+SHARD = STUBS.find_shard(WATCHED.ref)
 STATE = f"hr:{{{SHARD}}}:stream:org:project:streams:browser%3Ajobs/workers"
 OURS = GroupStubs(KEYS, "headrace:me")
 
@@ -78,10 +78,10 @@ def test_all_scripts_compile(valkey: Valkey) -> None:
 
 
 def test_depth_of_what_is_not_there(valkey: Valkey) -> None:
-    with pytest.raises(NoSuchGroup, match=f"no group '{GROUP}'"):
+    with pytest.raises(UnknownGroup, match=f"no group '{GROUP}'"):
         read_depth(valkey, STREAM, GROUP)
     valkey.xadd(STREAM, {"json": "{}"})
-    with pytest.raises(NoSuchGroup):
+    with pytest.raises(UnknownGroup):
         read_depth(valkey, STREAM, GROUP)
     valkey.set("text", "x")
     with pytest.raises(NotAStream, match="'text' does not hold a stream"):
@@ -102,7 +102,7 @@ def test_depth_after_undelivered_entries_were_trimmed(group: Valkey) -> None:
     assert (depth.undelivered, depth.pending, depth.load) == (3, 2, 5)
 
 
-def test_depth_is_counted_where_the_server_cannot_tell_and_unknown_beyond_the_bound(group: Valkey) -> None:
+def test_depth_is_counted_where_the_server_does_not_know_it_and_unknown_beyond_the_bound(group: Valkey) -> None:
     entries = add(group, 40)
     read(group, 20)
     group.xdel(STREAM, entries[30])  # a hole ahead of the group: the server's figure is gone
@@ -115,7 +115,7 @@ def test_depth_is_counted_where_the_server_cannot_tell_and_unknown_beyond_the_bo
     assert read_depth(group, STREAM, GROUP, count_bound=18).undelivered == 19  # from behind: 15 of 34
 
 
-def test_a_group_that_was_moved_with_a_wrong_figure_is_counted(group: Valkey) -> None:
+def test_a_group_moved_with_a_wrong_entries_read_is_counted(group: Valkey) -> None:
     entries = add(group, 400)
     group.execute_command("XGROUP", "SETID", STREAM, GROUP, entries[350], "ENTRIESREAD", 7)
     assert read_depth(group, STREAM, GROUP).undelivered == 49
@@ -136,17 +136,17 @@ def test_who_holds_what(group: Valkey) -> None:
     read(group, 3, by="busy")
     read(group, 1, by="stuck")
     group.xclaim(STREAM, GROUP, "busy", 0, [first])
-    [waits] = run(group, OURS.take(1)).entries
+    [waits] = run(group, OURS.dequeue(1)).entries
     run(group, OURS.nack([(waits, 3_600_000)]))
     group.xreadgroup(GROUP, "idle", {STREAM: "0"})
-    holders = read_holders(group, STREAM, GROUP, stuck_after_ms=0)
+    holders = read_consumers(group, STREAM, GROUP, stuck_after_ms=0)
     assert {each.name: each.pending for each in holders.consumers if each.pending} == {
         "busy": 3,
         "stuck": 1,
-        WAITING: 1,
+        RETRY_CONSUMER: 1,
     }
     assert {each.name for each in holders.stuck} == {"busy", "stuck"}
-    assert read_holders(group, STREAM, GROUP, stuck_after_ms=3_600_000).stuck == []
+    assert read_consumers(group, STREAM, GROUP, stuck_after_ms=3_600_000).stuck == []
     assert holders.deliveries == {1: 4, 2: 1}
 
 
@@ -171,13 +171,13 @@ def test_a_foreign_group_is_counted_by_what_the_server_knows(group: Valkey, watc
 
 def test_our_own_workers_are_counted_exactly_with_waits_and_run_times(group: Valkey, watcher: Watcher) -> None:
     publish(group, NewJob("note"), NewJob("note"), NewJob("note"), NewJob("note"))
-    done, failed, later, buried = run(group, OURS.take(4)).entries
+    done, failed, later, buried = run(group, OURS.dequeue(4)).entries
     watcher.run_once()  # where the odometers begin
     run(group, OURS.ack([(done, 17)]))
     run(group, OURS.nack([(failed, 0), (later, 3_600_000)]))
     run(group, OURS.bury([(buried, "why")]))
     watcher.run_once()
-    [again] = run(group, OURS.take(4)).entries
+    [again] = run(group, OURS.dequeue(4)).entries
     run(group, OURS.ack([(again, 0)]))
     watcher.run_once()
     assert told(group) == Counter({Op.DEQUEUE: 1, Op.ACK: 2, Op.NACK: 2, Op.BURY: 1})
@@ -190,11 +190,11 @@ def test_our_own_workers_are_counted_exactly_with_waits_and_run_times(group: Val
 def test_the_pipeline_reads_the_events_of_a_stream(group: Valkey, watcher: Watcher) -> None:
     watcher.run_once()
     publish(group, NewJob("note"), NewJob("note"), NewJob("note"))
-    first, second = run(group, OURS.take(2)).entries
+    first, second = run(group, OURS.dequeue(2)).entries
     run(group, OURS.ack([(first, 7)]))
     run(group, OURS.nack([(second, 3_600_000)]))
     watcher.run_once()
-    entries = entries_between(group, queue_keys.metrics(SHARD), "0-0", "+", 1000)
+    entries = read_entries_between(group, queue_keys.metrics(SHARD), "0-0", "+", 1000)
     rows = merge([bucketize(pa.Table.from_batches([decode(SHARD, entries)]))]).to_pylist()
     assert {row["queue_name"] for row in rows} == {WATCHED.ref.queue}
     sums = {
@@ -212,7 +212,7 @@ def test_streams_of_a_cluster_are_watched(any_valkey_url: str) -> None:
         watcher = Watcher(client, client, STUBS, [WATCHED])
         watcher.run_once()
         publish(client, NewJob("note"))
-        [held] = run(client, OURS.take(1)).entries
+        [held] = run(client, OURS.dequeue(1)).entries
         run(client, OURS.ack([(held, 1)]))
         watcher.run_once()
         assert told(client) == Counter({Op.ENQUEUE: 1, Op.DEQUEUE: 1, Op.ACK: 1})
@@ -221,7 +221,7 @@ def test_streams_of_a_cluster_are_watched(any_valkey_url: str) -> None:
 def test_watchers_that_die_or_run_twice_count_nothing_twice(group: Valkey, watcher: Watcher) -> None:
     watcher.run_once()
     publish(group, NewJob("note"), NewJob("note"))
-    held = run(group, OURS.take(2)).entries
+    held = run(group, OURS.dequeue(2)).entries
     run(group, OURS.ack([(each, 5) for each in held]))
     samples = group.dump(KEYS.samples)
     Watcher(group, group, STUBS, [WATCHED]).run_once()
@@ -233,18 +233,18 @@ def test_watchers_that_die_or_run_twice_count_nothing_twice(group: Valkey, watch
     assert told(group)[Op.ENQUEUE] == 2
 
 
-def test_two_watchers_that_read_the_same_tell_it_once(group: Valkey, watcher: Watcher) -> None:
+def test_two_watchers_of_one_group_emit_each_change_once(group: Valkey, watcher: Watcher) -> None:
     watcher.run_once()
     publish(group, NewJob("note"))
-    [held] = run(group, OURS.take(1)).entries
+    [held] = run(group, OURS.dequeue(1)).entries
     run(group, OURS.ack([(held, 5)]))
     after = group.hget(STATE, "samples")
     assert isinstance(after, bytes)
-    readings = [run(group, OURS.survey(100, after.decode(), 10)) for _ in range(3)]
+    readings = [run(group, OURS.snapshot(100, after.decode(), 10)) for _ in range(3)]
     for reading in (readings[0], readings[2], readings[1]):
-        now = gauges(reading)
+        now = compute_gauges(reading)
         assert now is not None
-        assert run(group, tell(STUBS, WATCHED.ref, reading, now, after.decode())) == (reading is not readings[1])
+        assert run(group, emit_events(STUBS, WATCHED.ref, reading, now, after.decode())) == (reading is not readings[1])
     assert told(group) == Counter({Op.ENQUEUE: 1, Op.DEQUEUE: 1, Op.ACK: 1})
     assert [event.runs for event in events(group) if event.runs] == [[5]]
 
@@ -272,7 +272,7 @@ def test_a_late_reading_is_dropped_and_a_restart_of_the_stream_is_a_new_epoch(gr
 
 def test_one_group_that_cannot_be_read_hides_no_other(group: Valkey) -> None:
     group.set("text", "x")
-    others = [watched(name, GROUP, "org", "project", "streams") for name in ("missing", "text")]
+    others = [make_watched_group(name, GROUP, "org", "project", "streams") for name in ("missing", "text")]
     watcher = Watcher(group, group, STUBS, [*others, WATCHED])
     assert watcher.run_once() == 1
     assert {event.ref for event in events(group)} == {WATCHED.ref}
@@ -284,7 +284,7 @@ def test_a_stream_that_may_not_be_read_hides_no_other(group: Valkey, valkey_url:
     group.acl_setuser("few", enabled=True, passwords=["+pw"], categories=["+@all"], keys=[STREAM, f"{{{STREAM}}}*"])
     try:
         with connect(re.sub("//.*@", "//few:pw@", valkey_url)) as theirs:
-            secret = watched("secret", GROUP, "org", "project", "streams")
+            secret = make_watched_group("secret", GROUP, "org", "project", "streams")
             assert Watcher(theirs, group, STUBS, [secret, WATCHED]).run_once() == 1
         url = re.sub("//.*@", "//few:pw@", valkey_url)
         shown = headrace_streams(url, "list", "--stream", "secret", "--stream", STREAM)
@@ -294,8 +294,8 @@ def test_a_stream_that_may_not_be_read_hides_no_other(group: Valkey, valkey_url:
     assert {event.ref for event in events(group)} == {WATCHED.ref}
 
 
-def test_a_group_of_unknown_depth_is_not_told_as_empty(group: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.streams.watch.COUNT_BOUND", 5)
+def test_a_group_of_unknown_depth_is_not_reported_as_empty(group: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.streams.watcher.COUNT_BOUND", 5)
     entries = add(group, 40)
     read(group, 20)
     group.xdel(STREAM, entries[30])
@@ -354,7 +354,7 @@ def test_watch_needs_no_change_elsewhere(group: Valkey, valkey_url: str) -> None
 
 def test_dead_letters_are_listed_and_redriven(group: Valkey, valkey_url: str) -> None:
     publish(group, NewJob("note"))
-    [held] = run(group, OURS.take(1)).entries
+    [held] = run(group, OURS.dequeue(1)).entries
     run(group, OURS.bury([(held, "Traceback\nValueError: why")]))
     shown = headrace_streams(valkey_url, "dead", "--stream", STREAM)
     assert "ValueError: why" in shown.stdout

@@ -14,23 +14,23 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from headrace.cli.worker import serve_all
+from headrace.cli.worker import run_stream_workers
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.errors import NotAStream, SeveralGroups, StreamFull, StreamsUnavailable
 from headrace.model.job import LeasedJob, NewJob
-from headrace.queue import patience
-from headrace.queue.registry import Registry, read_workers
-from headrace.queue.tally import JOBS, Tally
+from headrace.queue import reconnect as patience
+from headrace.queue.registry import WorkerRegistration, read_workers
 from headrace.queue.tasks import Bury, Tasks
+from headrace.queue.worker_metrics import JOBS, WorkerMetrics
 from headrace.streams.broker import Broker, BrokerOptions
-from headrace.streams.dead import count_dead, dead_letters, redrive
+from headrace.streams.dead_letters import count_dead, read_dead_letters, redrive
 from headrace.streams.depth import read_depth
 from headrace.streams.keys import GroupKeys
-from headrace.streams.scripts import FIRST_ID, WAITING, GroupStubs, Held
+from headrace.streams.scripts import FIRST_ID, RETRY_CONSUMER, GroupStubs, LeasedEntry
 from headrace.streams.worker import StreamWorker
 from headrace.valkey.connect import Valkey, connect, connect_async
-from headrace.valkey.scripts import Call, run
-from headrace.valkey.stream_groups import consumers_of
+from headrace.valkey.scripts import ScriptCall, run
+from headrace.valkey.stream_groups import list_consumers
 from tests.conftest import READY_S, wait_until
 from tests.streams import FAST, GROUP, KEYS, STREAM, WATCHED, entry_ids, publish, stats, work_until
 
@@ -69,8 +69,8 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def take(client: Valkey, by: GroupStubs, n: int = 10) -> list[Held]:
-    return list(run(client, by.take(n)).entries)
+def take(client: Valkey, by: GroupStubs, n: int = 10) -> list[LeasedEntry]:
+    return list(run(client, by.dequeue(n)).entries)
 
 
 # Whole workers ------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_jobs_are_acknowledged_after_they_ran_and_failures_are_tried_again(
     assert min(pending) >= 1  # while a job runs, it is not acknowledged
     assert read_depth(any_client, STREAM, GROUP).load == 0
     assert stats(any_client) == {"dequeue": 14, "ack": 12, "nack": 2}
-    assert [name for name, _, _ in consumers_of(any_client, STREAM, GROUP)] == [WAITING]  # the worker left
+    assert [name for name, _, _ in list_consumers(any_client, STREAM, GROUP)] == [RETRY_CONSUMER]  # the worker left
 
 
 class HoldsAhead(StreamWorker):
@@ -119,12 +119,12 @@ class HoldsAhead(StreamWorker):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._pace.per_s = 1000.0
+        self._completion_rate.per_s = 1000.0
 
 
 def test_an_entry_that_was_lost_before_it_began_is_left_to_others(valkey_url: str, group: Valkey) -> None:
     ran: list[bytes] = []
-    tally = Tally(["note"])
+    tally = WorkerMetrics(["note"])
 
     def lost() -> float:
         counts = cast("dict[tuple[str, ...], float]", dict(tally.families())[JOBS])
@@ -208,7 +208,7 @@ def test_what_cannot_be_done_becomes_a_dead_letter_with_its_reason(valkey_url: s
         await work_until(valkey_url, tasks, finished)
 
     asyncio.run(scenario())
-    letters = dead_letters(valkey, KEYS)
+    letters = read_dead_letters(valkey, KEYS)
     reasons = [letter.reason for letter in letters]
     for words in (
         "is not JSON",
@@ -246,7 +246,7 @@ def test_a_job_whose_workers_all_died_is_buried(group: Valkey, valkey_url: str) 
         await work_until(valkey_url, tasks, finished)
 
     asyncio.run(scenario())
-    [letter] = dead_letters(group, KEYS)
+    [letter] = read_dead_letters(group, KEYS)
     assert "Delivered 2 times" in letter.reason
 
 
@@ -315,7 +315,7 @@ def test_a_stream_that_cannot_be_served_stops_the_others_in_order(valkey: Valkey
         async with connect_async(valkey_url) as client:
             keys = (KEYS, GroupKeys("other", GROUP))
             workers = [StreamWorker(client, each, WATCHED.ref, tasks, FAST) for each in keys]
-            await asyncio.wait_for(serve_all(workers, stop), 120)
+            await asyncio.wait_for(run_stream_workers(workers, stop), 120)
 
     with pytest.raises(NotAStream, match="other"):
         asyncio.run(scenario())
@@ -327,7 +327,7 @@ def test_a_job_that_ends_during_the_last_report_is_not_left_to_its_lease(valkey:
     tasks, stop, late_runs, acked = Tasks(), asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     class Slow(StreamWorker):
-        async def _run(self, call: Call[T]) -> T:
+        async def _run(self, call: ScriptCall[T]) -> T:
             answer = await super()._run(call)
             if call.script.name == "ack":
                 acked.set()
@@ -352,7 +352,7 @@ def test_a_job_that_ends_during_the_last_report_is_not_left_to_its_lease(valkey:
 
     asyncio.run(scenario())
     assert stats(valkey) == {"dequeue": 2, "ack": 1, "reclaim": 1}
-    assert [name for name, _, _ in consumers_of(valkey, STREAM, GROUP)] == [WAITING]
+    assert [name for name, _, _ in list_consumers(valkey, STREAM, GROUP)] == [RETRY_CONSUMER]
 
 
 def test_heartbeats_outlive_what_a_server_refuses_for_a_while(valkey: Valkey, valkey_url: str) -> None:
@@ -393,7 +393,7 @@ def test_heartbeats_outlive_what_a_server_refuses_for_a_while(valkey: Valkey, va
     assert read_depth(valkey, STREAM, GROUP).load == 0
 
 
-def test_what_runs_is_told_and_forgotten_when_the_worker_leaves(valkey: Valkey, valkey_url: str) -> None:
+def test_running_tasks_are_reported_until_the_worker_leaves(valkey: Valkey, valkey_url: str) -> None:
     tasks, seen = Tasks("our-plugin"), list[str]()
 
     async def scenario() -> None:
@@ -408,7 +408,7 @@ def test_what_runs_is_told_and_forgotten_when_the_worker_leaves(valkey: Valkey, 
 
         publish(valkey, NewJob("note"))
         async with connect_async(valkey_url) as client:
-            worker = StreamWorker(client, KEYS, WATCHED.ref, tasks, FAST, registry=Registry(client))
+            worker = StreamWorker(client, KEYS, WATCHED.ref, tasks, FAST, registration=WorkerRegistration(client))
             await asyncio.wait_for(worker.run_forever(stop), 120)
 
     asyncio.run(scenario())
@@ -429,7 +429,7 @@ def test_a_result_of_a_delivery_that_was_lost_is_refused(group: Valkey) -> None:
     assert run(group, ALICE.nack([(held, 5)])) == [False]
     assert run(group, ALICE.bury([(held, "why")])) == [False]
     assert run(group, ALICE.extend([held])) == [False]
-    assert run(group, ALICE.giveback([held])) == [False]
+    assert run(group, ALICE.requeue([held])) == [False]
     assert holder(group, entry) == ("headrace:bob", 2)
     assert run(group, BOB.ack([(again, 5)])) == [True]
     assert run(group, BOB.ack([(again, 5)])) == [False]
@@ -451,21 +451,21 @@ def test_a_failed_entry_waits_for_its_time_however_long_it_is_idle(group: Valkey
     assert run(group, BOB.reclaim(0, FIRST_ID, 10)).returned == 0
     assert take(group, BOB) == []
     assert read_depth(group, STREAM, GROUP).load == 1
-    group.zadd(KEYS.all()[1], {entry: 0})  # its time has come
+    group.zadd(KEYS.list_all()[1], {entry: 0})  # its time has come
     assert [(each.id, each.delivery) for each in take(group, BOB)] == [(entry, 2)]
 
 
 def test_a_failed_entry_is_not_lost_with_the_note_of_its_time(group: Valkey) -> None:
     publish(group, NewJob("note"))
     run(group, ALICE.nack([(take(group, ALICE)[0], 3_600_000)]))
-    group.delete(KEYS.all()[1])
+    group.delete(KEYS.list_all()[1])
     assert run(group, BOB.reclaim(0, FIRST_ID, 10)).returned == 1
     assert len(take(group, BOB)) == 1
 
 
-def test_what_is_given_back_has_not_used_up_an_attempt(group: Valkey) -> None:
+def test_a_requeued_entry_keeps_its_attempts(group: Valkey) -> None:
     publish(group, NewJob("note"))
-    run(group, ALICE.giveback(take(group, ALICE)))
+    run(group, ALICE.requeue(take(group, ALICE)))
     assert [each.delivery for each in take(group, BOB)] == [1]
 
 
@@ -474,9 +474,9 @@ def test_entries_that_were_deleted_while_pending_leave_the_list(group: Valkey) -
     held, _ = take(group, ALICE)
     run(group, ALICE.nack([(held, 0)]))
     group.xdel(STREAM, first, second)
-    told = run(group, BOB.take(10))
-    assert (list(told.entries), told.gone) == ([], 1)
-    assert run(group, BOB.reclaim(0, FIRST_ID, 10)).gone == 1
+    told = run(group, BOB.dequeue(10))
+    assert (list(told.entries), told.deleted) == ([], 1)
+    assert run(group, BOB.reclaim(0, FIRST_ID, 10)).deleted == 1
     assert read_depth(group, STREAM, GROUP).load == 0
 
 
@@ -497,11 +497,11 @@ def test_a_consumer_that_left_is_removed_once_it_holds_nothing(group: Valkey) ->
     publish(group, NewJob("note"))
     [held] = take(group, ALICE)
     group.xgroup_createconsumer(STREAM, GROUP, "another consumer")
-    assert run(group, BOB.tidy(0)) == 0
+    assert run(group, BOB.remove_consumers(0)) == 0
     run(group, ALICE.ack([(held, 1)]))
-    assert run(group, BOB.tidy(3_600_000)) == 0  # it was active just now
-    assert run(group, BOB.tidy(0)) == 1
-    assert [name for name, _, _ in consumers_of(group, STREAM, GROUP)] == ["another consumer"]
+    assert run(group, BOB.remove_consumers(3_600_000)) == 0  # it was active just now
+    assert run(group, BOB.remove_consumers(0)) == 1
+    assert [name for name, _, _ in list_consumers(group, STREAM, GROUP)] == ["another consumer"]
 
 
 # Publishing ---------------------------------------------------------------------------------------
@@ -553,8 +553,8 @@ def test_publishing_to_a_server_that_is_down_says_so() -> None:
 def test_dead_letters_run_again_with_all_their_attempts(group: Valkey) -> None:
     publish(group, *notes(150))
     run(group, ALICE.bury([(each, "why") for each in take(group, ALICE, 150)]))
-    chosen = dead_letters(group, KEYS, at_most=2)
-    assert dead_letters(group, KEYS, after=chosen[0].id, at_most=1) == chosen[1:]
+    chosen = read_dead_letters(group, KEYS, at_most=2)
+    assert read_dead_letters(group, KEYS, after=chosen[0].id, at_most=1) == chosen[1:]
     assert redrive(group, KEYS, [chosen[1].id]) == 1
     assert redrive(group, KEYS) == 149
     again = take(group, BOB, 200)
@@ -569,7 +569,7 @@ def test_an_entry_of_very_many_fields_can_be_buried(group: Valkey) -> None:
     group.xadd(STREAM, {f"field {number}": "x" for number in range(5000)})
     [held] = take(group, ALICE)
     assert run(group, ALICE.bury([(held, "undecodable")])) == [True]
-    [letter] = dead_letters(group, KEYS)
+    [letter] = read_dead_letters(group, KEYS)
     assert len(letter.fields) == 3500
     assert letter.reason == "undecodable (Of its 5000 fields the first 3500 are kept.)"
     assert redrive(group, KEYS) == 1
@@ -641,7 +641,7 @@ def test_a_worker_goes_on_when_its_server_comes_back(tmp_path: Path) -> None:
     assert ran == ["outlives", "after"]
 
 
-def test_a_worker_that_is_told_to_stop_does_not_wait_for_a_server_that_is_away(
+def test_a_stopping_worker_does_not_wait_for_an_unavailable_server(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patience, "RECONNECT_S", 0.01)
@@ -650,7 +650,9 @@ def test_a_worker_that_is_told_to_stop_does_not_wait_for_a_server_that_is_away(
         stop = asyncio.Event()
         async with connect_async("redis://127.0.0.1:1/0") as client:
             running = asyncio.create_task(
-                StreamWorker(client, KEYS, WATCHED.ref, Tasks(), FAST, registry=Registry(client)).run_forever(stop)
+                StreamWorker(
+                    client, KEYS, WATCHED.ref, Tasks(), FAST, registration=WorkerRegistration(client)
+                ).run_forever(stop)
             )
             await until(lambda: caplog.text.count("does not respond") >= 2)
             assert not running.done()  # it retries until it is stopped

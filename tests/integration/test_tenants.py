@@ -17,8 +17,8 @@ from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 from fastapi.testclient import TestClient
 
-from headrace.api.app import ANYBODY
-from headrace.api.callers import Level, Scope
+from headrace.api.access import AccessLevel, KeyScope
+from headrace.api.app import PUBLIC_ROUTES
 from headrace.model.names import QueueRef
 from headrace.pipeline.buckets import bucketize
 from headrace.postgres.connect import connect
@@ -33,10 +33,10 @@ REF = QueueRef("acme", "shop", "prod", "emails")
 ABSENT = QueueRef("nobody", "shopp", "prodd", "emails")
 
 STRANGERS = {
-    "another organisation": Scope("globex"),
-    "another project": Scope("acme", "blog"),
-    "another environment": Scope("acme", "shop", "test"),
-    "another organisation, same names below": Scope("globex", "shop", "prod"),
+    "another organisation": KeyScope("globex"),
+    "another project": KeyScope("acme", "blog"),
+    "another environment": KeyScope("acme", "shop", "test"),
+    "another organisation, same names below": KeyScope("globex", "shop", "prod"),
 }
 
 
@@ -114,7 +114,7 @@ def test_every_route_is_asked(world: World) -> None:
     """A new route is added to the table, or this fails."""
     assert isinstance(world.api.app, FastAPI)
     here = {route for route in all_routes(world.api.app) if not route[1].startswith(ELSEWHERE)}
-    assert here - ANYBODY - NO_TENANT == set(ROUTES)
+    assert here - PUBLIC_ROUTES - NO_TENANT == set(ROUTES)
 
 
 def asked(api: TestClient, route: tuple[str, str], ref: QueueRef, job_id: str = "job-0") -> httpx.Response:
@@ -153,7 +153,7 @@ def everything(world: World, valkey: Valkey) -> Any:
 
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_strangers_cannot_tell_what_exists_from_what_does_not(world: World, valkey: Valkey, stranger: str) -> None:
-    for level in Level:
+    for level in AccessLevel:
         api = world.with_key(STRANGERS[stranger], level)
         before = everything(world, valkey)
         for route in ROUTES:
@@ -165,14 +165,14 @@ def test_strangers_cannot_tell_what_exists_from_what_does_not(world: World, valk
                 assert there.status_code == (200 if ROUTES[route].lists else 404), (route, there.text)
                 assert "job-0" not in there.text.replace(job_id, "")
         assert everything(world, valkey) == before
-        if level == Level.ADMIN:
+        if level == AccessLevel.ADMIN:
             assert api.get("/api/v1/audit").json()["entries"] == []
 
 
 def test_lists_are_empty_for_strangers_and_not_for_others(world: World) -> None:
     """The test above would pass if the lists were always empty."""
-    ours = world.with_key(Scope("acme", "shop", "prod"), Level.READ)
-    strangers = [world.with_key(scope, Level.READ) for scope in STRANGERS.values()]
+    ours = world.with_key(KeyScope("acme", "shop", "prod"), AccessLevel.READ)
+    strangers = [world.with_key(scope, AccessLevel.READ) for scope in STRANGERS.values()]
     for route in (route for route, ask in ROUTES.items() if ask.lists and route != STREAM):
         assert REF.queue in asked(ours, route, REF).text or REF.env in asked(ours, route, REF).text, route
         for stranger in strangers:
@@ -182,7 +182,7 @@ def test_lists_are_empty_for_strangers_and_not_for_others(world: World) -> None:
 
 
 def test_a_level_too_low_changes_nothing(world: World, valkey: Valkey) -> None:
-    api = world.with_key(Scope("acme", "shop", "prod"), Level.READ)
+    api = world.with_key(KeyScope("acme", "shop", "prod"), AccessLevel.READ)
     before = everything(world, valkey)
     for route in (route for route, ask in ROUTES.items() if ask.changes):
         answer = asked(api, route, REF)
@@ -193,7 +193,7 @@ def test_a_level_too_low_changes_nothing(world: World, valkey: Valkey) -> None:
 
 def test_those_who_may_are_let(world: World) -> None:
     """Guards the tests above, which would pass if every request were refused."""
-    api = world.with_key(Scope("acme", "shop", "prod"), Level.OPERATE)
+    api = world.with_key(KeyScope("acme", "shop", "prod"), AccessLevel.OPERATE)
     for route in ROUTES:
         if route != STREAM:
             job_id = "dead-0" if "/dead/" in route[1] else "job-0"
@@ -202,7 +202,7 @@ def test_those_who_may_are_let(world: World) -> None:
 
 
 def test_a_wider_key_must_say_which_environment(world: World) -> None:
-    api = world.with_key(Scope("acme"), Level.OPERATE)
+    api = world.with_key(KeyScope("acme"), AccessLevel.OPERATE)
     for (method, template), ask in ROUTES.items():
         if not ask.lists:
             path = template.format(queue="emails", id="x", env="prod", environment="prod")

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from headrace.cli.doctor_tiers import examine_tiers
-from headrace.cold.audit import Audit, Drift
-from headrace.cold.details import join_details
+from headrace.cli.doctor_tiers import check_tiers
+from headrace.cold.audit import Drift, TierAudit
+from headrace.cold.flow_depths import merge_flow_depths
 from headrace.cold.mover import Mover, MoverOptions
-from headrace.cold.store import Limits
+from headrace.cold.store import ColdLimits
 from headrace.cold.tiers import Tiers
 from headrace.embedded.process import choose_port
 from headrace.errors import CommitUnclear, MoverFenced, QueueCold, QueueFull, QueueUnavailable, SpillRefused
@@ -25,12 +25,12 @@ from headrace.postgres import connect as postgres_connect
 from headrace.postgres.connect import Connection
 from headrace.postgres.connect import connect as connect_postgres
 from headrace.queue import keys
-from headrace.queue.details import read_details
-from headrace.queue.queue import Client, QueueOptions, SyncClient
-from headrace.queue.scripts import Caps, ColdRow, DeadFilter, Refilled, Stubs
+from headrace.queue.client import Client, QueueOptions, SyncClient
+from headrace.queue.flow_depths import read_flow_depths
+from headrace.queue.scripts import ColdRow, DeadFilter, RefillResult, Stubs, WarmCaps
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import connect
-from headrace.valkey.scripts import Call, run
+from headrace.valkey.scripts import ScriptCall, run
 from tests.conftest import ODD_NAMES, READY_S, QuickPostgres, wait_until
 
 REF = ODD_NAMES
@@ -46,7 +46,7 @@ UNHURRIED = MoverOptions(lease_s=3600.0)
 @pytest.fixture(autouse=True)
 def sure_of_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, no mover takes itself for one that was paused."""
-    monkeypatch.setattr("headrace.cold.mover.SURE_OF_LOCK_MS", SURE_MS)
+    monkeypatch.setattr("headrace.cold.mover.LOCK_VALID_MS", SURE_MS)
 
 
 @dataclass
@@ -59,9 +59,9 @@ class Bench:
     mover: Mover
 
     def __post_init__(self) -> None:
-        self.stubs = self.options.stubs()
-        self.shard = self.stubs.shard_of(REF)
-        self.mover.elect()
+        self.stubs = self.options.make_stubs()
+        self.shard = self.stubs.find_shard(REF)
+        self.mover.renew_leadership()
 
     @property
     def state(self) -> QueueState:
@@ -100,7 +100,7 @@ class Bench:
         """Elected because the lease of the one before has ended."""
         self.client.redis.delete(*(keys.mover(shard) for shard in range(2)))
         mover = Mover(self.tiers, UNHURRIED)
-        mover.elect()
+        mover.renew_leadership()
         return mover
 
 
@@ -111,8 +111,8 @@ def bench(any_valkey_url: str, postgres_url: str) -> Iterator[Bench]:
 
 
 class make_bench:
-    def __init__(self, valkey_url: str, postgres_url: str, caps: Caps | None = None, **tiers: Any) -> None:
-        options = QueueOptions(caps=caps or Caps(items=CAP))
+    def __init__(self, valkey_url: str, postgres_url: str, caps: WarmCaps | None = None, **tiers: Any) -> None:
+        options = QueueOptions(caps=caps or WarmCaps(items=CAP))
         self.tiers = Tiers(valkey_url, postgres_url, options, **tiers)
         client = SyncClient(valkey_url, options, self.tiers)
         self.bench = Bench(valkey_url, postgres_url, options, client, self.tiers, Mover(self.tiers, UNHURRIED))
@@ -147,7 +147,7 @@ def test_what_does_not_fit_comes_back_in_order(bench: Bench) -> None:
     assert (state.odometers["refill"], state.odometers["ack"]) == (16, 26)
     assert bench.enqueue(*range(5)) == [True] * 5
     assert bench.state.cold == 0
-    assert Audit(bench.tiers).run(bench.shard) == NO_DRIFT
+    assert TierAudit(bench.tiers).run(bench.shard) == NO_DRIFT
 
 
 def test_the_cap_is_exact_with_many_producers(bench: Bench) -> None:
@@ -173,7 +173,7 @@ def test_running_and_scheduled_jobs_count_and_a_mass_nack_passes_no_cap(bench: B
 
 
 def test_bytes_are_capped_too_but_a_large_job_is_not_stuck(any_valkey_url: str, postgres_url: str) -> None:
-    with make_bench(any_valkey_url, postgres_url, Caps(100, 10)) as made:
+    with make_bench(any_valkey_url, postgres_url, WarmCaps(100, 10)) as made:
         bench = made.bench
         bench.client.enqueue_many(REF, [NewJob("t", bytes(size), id=str(size)) for size in (6, 4, 1, 50)])
         assert (bench.state.warm, bench.state.cold, bench.state.cold_bytes) == (2, 2, 51)
@@ -181,7 +181,7 @@ def test_bytes_are_capped_too_but_a_large_job_is_not_stuck(any_valkey_url: str, 
 
 
 def test_the_shard_has_a_cap_of_its_own(any_valkey_url: str, postgres_url: str) -> None:
-    with make_bench(any_valkey_url, postgres_url, Caps(100, 1000, 10)) as made:
+    with make_bench(any_valkey_url, postgres_url, WarmCaps(100, 1000, 10)) as made:
         bench = made.bench
         bench.enqueue(1, 2, 3, 4)
         bench.enqueue(5, 6, ref=OTHER)
@@ -243,7 +243,7 @@ def test_cold_mode_is_left_under_a_steady_stream_of_spills(bench: Bench) -> None
     assert bench.state.cold == 0
 
 
-def test_a_spill_told_before_cold_mode_ended_is_refused_and_asks_again(bench: Bench) -> None:
+def test_a_spill_of_a_closed_epoch_is_refused_and_retried(bench: Bench) -> None:
     """The mover leaves cold mode between the script's answer and the commit."""
     bench.enqueue(*range(CAP + 1))
     spill, seen = bench.tiers.spill, list[int]()
@@ -259,10 +259,10 @@ def test_a_spill_told_before_cold_mode_ended_is_refused_and_asks_again(bench: Be
     assert (len(seen), bench.state.warm, bench.state.cold, bench.state.cold_mode) == (1, 1, 0, False)
 
 
-def test_a_closed_epoch_that_nobody_reopened_does_not_stop_producers(bench: Bench) -> None:
+def test_producers_continue_after_an_epoch_was_closed_and_not_reopened(bench: Bench) -> None:
     bench.enqueue(*range(CAP + 1))
     bench.ack(bench.dequeue())
-    bench.tiers.run(bench.stubs.room(REF))
+    bench.tiers.run(bench.stubs.read_refill_state(REF))
     bench.sql("UPDATE cold_queues SET epoch = epoch + 1")  # as a mover that died before it reopened the queue
     assert bench.enqueue(50) == [True]
     assert bench.drain() == ["10", "50"]
@@ -292,7 +292,7 @@ def test_jobs_due_far_away_wait_in_postgres_and_come_in_time(
         assert [job.id for job in bench.dequeue()] == ["1"]
 
 
-def test_what_is_due_but_finds_no_room_waits_in_order(any_valkey_url: str, postgres_url: str) -> None:
+def test_due_jobs_without_room_wait_in_order(any_valkey_url: str, postgres_url: str) -> None:
     with make_bench(any_valkey_url, postgres_url, far_ms=40_000) as made:
         bench = made.bench
         bench.enqueue("far", delay_ms=50_000)
@@ -312,7 +312,7 @@ def test_ttls_run_on_in_postgres(bench: Bench) -> None:
     assert (bench.state.cold, bench.state.odometers["expire"]) == (2, 1)
     bench.sql("UPDATE cold_queue_entries SET expires_ms = 1 WHERE job_id = '21'")
     bench.ack(bench.dequeue())
-    bench.mover.visit(REF)  # met on the way
+    bench.mover.refill_queue(REF)  # met on the way
     assert (bench.state.cold, bench.state.odometers["expire"], bench.state.odometers["refill"]) == (0, 2, 1)
 
 
@@ -342,7 +342,7 @@ def test_dead_jobs_move_to_postgres_and_are_redriven_from_there(bench: Bench) ->
     assert (bench.state.dead, bench.state.depth, bench.state.odometers["redrive"]) == (2, 1, 1)
     assert bench.client.redrive(REF) == 2
     assert bench.drain() == ["2", "1", "3"]
-    assert Audit(bench.tiers).run(bench.shard) == NO_DRIFT
+    assert TierAudit(bench.tiers).run(bench.shard) == NO_DRIFT
 
 
 def test_a_redrive_finds_jobs_that_have_just_died(bench: Bench) -> None:
@@ -357,11 +357,11 @@ def test_a_mover_that_lost_its_lease_is_refused(bench: Bench) -> None:
     bench.ack(bench.dequeue())
     successor = bench.another_mover()
     rows = bench.sql("SELECT count(*) FROM cold_queue_entries")
-    bench.mover.visit(REF)
+    bench.mover.refill_queue(REF)
     assert bench.sql("SELECT count(*) FROM cold_queue_entries") == rows
     with pytest.raises(MoverFenced):
-        bench.tiers.run(bench.stubs.reopen(REF, 1, 1, 2))
-    successor.visit(REF)
+        bench.tiers.run(bench.stubs.leave_cold(REF, 1, 1, 2))
+    successor.refill_queue(REF)
     assert bench.state.cold == 0
 
 
@@ -374,7 +374,7 @@ def test_a_mover_that_was_paused_places_nothing_of_what_was_cancelled_meanwhile(
     class Paused(Stubs):
         def refill(
             self, ref: QueueRef, token: int, until_ms: float, rows: Iterable[ColdRow], postgres_id: str = ""
-        ) -> Call[Refilled]:
+        ) -> ScriptCall[RefillResult]:
             with connect_postgres(bench.postgres_url) as conn:
                 conn.execute(
                     b"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE state = 'idle in transaction'"
@@ -383,7 +383,7 @@ def test_a_mover_that_was_paused_places_nothing_of_what_was_cancelled_meanwhile(
             return super().refill(ref, token, until_ms - SURE_MS, rows)
 
     bench.mover._stubs = Paused(2, 1_000_000, bench.options.caps)  # pyright: ignore[reportPrivateUsage]
-    bench.mover.visit(REF)
+    bench.mover.refill_queue(REF)
     bench.mover._stubs = bench.stubs  # pyright: ignore[reportPrivateUsage]
     assert late == ["cold"]
     assert bench.drain() == []
@@ -392,21 +392,21 @@ def test_a_mover_that_was_paused_places_nothing_of_what_was_cancelled_meanwhile(
 
 def test_a_standby_takes_over_only_when_the_lease_has_ended(bench: Bench) -> None:
     standby = Mover(bench.tiers, UNHURRIED)
-    standby.elect()
+    standby.renew_leadership()
     bench.enqueue(*range(CAP + 5))
     bench.ack(bench.dequeue())
-    standby.visit(REF)
+    standby.refill_queue(REF)
     assert bench.state.cold == 5
     bench.mover.resign()
     wait_until(lambda: bench.client.redis.get(keys.mover(bench.shard)) is None, "the lease is over")
     standby = Mover(bench.tiers, UNHURRIED)
-    standby.elect()
-    standby.visit(REF)
+    standby.renew_leadership()
+    standby.refill_queue(REF)
     assert bench.state.cold == 0
 
 
 @pytest.mark.parametrize("damage", ["due_ms = 'NaN'", "task = E'a\\tb'", "enqueued_ms = 9e17", "job_id = ''"])
-def test_a_poison_row_is_set_aside_and_blocks_nobody(bench: Bench, damage: str) -> None:
+def test_an_unusable_row_is_quarantined_and_blocks_no_other(bench: Bench, damage: str) -> None:
     bench.enqueue(*range(CAP + 3))
     bench.sql(f"UPDATE cold_queue_entries SET {damage} WHERE job_id = '{CAP}'")
     assert bench.drain() == numbers(*range(CAP), 11, 12)
@@ -425,7 +425,7 @@ def test_a_server_that_refuses_every_write_makes_no_row_poison(valkey_url: str, 
         bench.client.redis.config_set("min-replicas-to-write", 1)
         try:
             with pytest.raises(QueueUnavailable, match="NOREPLICAS"):
-                bench.mover.visit(REF)
+                bench.mover.refill_queue(REF)
         finally:
             bench.client.redis.config_set("min-replicas-to-write", 0)
         assert bench.sql("SELECT count(*) FROM cold_quarantine") == [(0,)]
@@ -443,11 +443,11 @@ def test_a_refill_that_fails_half_way_loses_nothing(bench: Bench) -> None:
     assert bench.client.redis.zcard(keys.ready(bench.shard, REF)) == 3
     assert bench.sql("SELECT count(*) FROM cold_quarantine") == [(0,)]
     while bench.client.redis.exists(keys.repair(bench.shard)):
-        run(bench.client.redis, bench.client.options.stubs().repair(bench.shard))
+        run(bench.client.redis, bench.client.options.make_stubs().repair(bench.shard))
     assert bench.drain() == numbers(10, 11, 12)
 
 
-def test_an_id_that_is_in_use_is_set_aside(bench: Bench) -> None:
+def test_a_row_whose_id_is_in_use_is_quarantined(bench: Bench) -> None:
     """Not dropped: it was accepted. Not run: the other one has its id."""
     bench.enqueue(*range(CAP + 2))
     bench.enqueue(CAP, ref=OTHER)
@@ -457,7 +457,7 @@ def test_an_id_that_is_in_use_is_set_aside(bench: Bench) -> None:
     assert bench.sql("SELECT job_id, reason FROM cold_quarantine") == [
         ("10", "a job with this id is already in Valkey")
     ]
-    assert Audit(bench.tiers).run(bench.shard) == NO_DRIFT
+    assert TierAudit(bench.tiers).run(bench.shard) == NO_DRIFT
 
 
 def test_a_broken_queue_does_not_stop_the_others(bench: Bench) -> None:
@@ -490,7 +490,7 @@ def test_without_postgres_a_full_queue_refuses_all_or_nothing(any_valkey_url: st
 
 
 def test_the_cold_tier_can_be_capped(any_valkey_url: str, postgres_url: str) -> None:
-    with make_bench(any_valkey_url, postgres_url, limits=Limits(max_items=2)) as made:
+    with make_bench(any_valkey_url, postgres_url, limits=ColdLimits(max_items=2)) as made:
         bench = made.bench
         assert bench.enqueue(*range(CAP + 2)) == [True] * (CAP + 2)
         with pytest.raises(SpillRefused, match=r"cold\.max_items"):
@@ -499,14 +499,14 @@ def test_the_cold_tier_can_be_capped(any_valkey_url: str, postgres_url: str) -> 
 
 
 def test_postgres_down_warm_goes_on_and_nothing_is_missing_afterwards(valkey_url: str, tmp_path: Path) -> None:
-    from headrace.cli.rooms import POSTGRES_ROOMS
+    from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
     from headrace.postgres.migrate import migrate
 
     server = QuickPostgres(tmp_path / "postgres", tmp_path / "log", choose_port("the test's PostgreSQL", 0, 0))
     server.start()
     try:
         server.wait_ready(READY_S)
-        migrate(server.url, POSTGRES_ROOMS)
+        migrate(server.url, POSTGRES_SCHEMAS)
         with make_bench(valkey_url, server.url) as made:
             bench = made.bench
             bench.enqueue(*range(5), ref=OTHER)
@@ -535,19 +535,19 @@ def test_settings_are_restored_when_valkey_lost_them(bench: Bench) -> None:
     bench.client.limits(REF.environment, 7, 2.0)
     with connect(bench.valkey_url) as client:
         client.flushall()
-    bench.mover.elect()
+    bench.mover.renew_leadership()
     mover = Mover(bench.tiers, UNHURRIED)
-    mover.elect()
+    mover.renew_leadership()
     mover.sweep(bench.shard)
-    assert Audit(bench.tiers).run(bench.shard).settings == 0, "the sweep restores them first"
+    assert TierAudit(bench.tiers).run(bench.shard).settings == 0, "the sweep restores them first"
     assert (bench.state.paused, bench.state.cold, bench.state.warm) == (True, 0, 5)
     bench.client.resume(REF)
     assert len(bench.dequeue()) == 5
     assert (bench.state.odometers["refill"], "spill" in bench.state.odometers) == (5, False)
-    assert Audit(bench.tiers).run(bench.shard) == NO_DRIFT
+    assert TierAudit(bench.tiers).run(bench.shard) == NO_DRIFT
 
 
-def test_drift_is_found_mended_and_told(bench: Bench) -> None:
+def test_drift_is_found_repaired_and_reported(bench: Bench) -> None:
     bench.enqueue(*range(CAP + 5))
     bench.sql("UPDATE cold_queues SET waiting = waiting + 3")
     bench.sql("UPDATE cold_details SET waiting = waiting - 1")
@@ -557,10 +557,10 @@ def test_drift_is_found_mended_and_told(bench: Bench) -> None:
     fields = packed.split()
     bench.client.redis.hset(key, "cold", b" ".join([*fields[:3], b"77", *fields[4:]]))
     assert bench.state.cold == 77
-    drift = Audit(bench.tiers).run(bench.shard)
+    drift = TierAudit(bench.tiers).run(bench.shard)
     assert drift.rows == 4
     assert bench.state.cold == 5
-    assert Audit(bench.tiers).run(bench.shard) == NO_DRIFT
+    assert TierAudit(bench.tiers).run(bench.shard) == NO_DRIFT
     told: Any = bench.client.redis.hget(keys.meta(bench.shard), "drift_rows")
     assert int(told) == 4
 
@@ -569,8 +569,8 @@ def test_what_waits_is_counted_by_flow_in_both_tiers(bench: Bench) -> None:
     bench.enqueue(*range(8), flow="a", flow_type="T")
     bench.enqueue(*range(10, 16), flow="b")
     bench.enqueue(*range(20, 23), flow="a", flow_type="T")
-    warm, cold = read_details(bench.client.redis, 2), bench.tiers.store.details(REF.environment)
-    rows = join_details(warm, cold)
+    warm, cold = read_flow_depths(bench.client.redis, 2), bench.tiers.store.list_flow_depths(REF.environment)
+    rows = merge_flow_depths(warm, cold)
     assert [(row.flow, row.flow_type, row.warm, row.cold, row.total) for row in rows] == [
         ("a", "T", 8, 3, 11),
         ("b", "", 2, 4, 6),
@@ -579,7 +579,7 @@ def test_what_waits_is_counted_by_flow_in_both_tiers(bench: Bench) -> None:
     assert oldest is not None
     assert int(rows[0].oldest_ms or 0) == oldest
     bench.drain()
-    assert join_details(read_details(bench.client.redis, 2), bench.tiers.store.details()) == []
+    assert merge_flow_depths(read_flow_depths(bench.client.redis, 2), bench.tiers.store.list_flow_depths()) == []
 
 
 def test_a_mover_is_woken_by_need(bench: Bench) -> None:
@@ -590,7 +590,7 @@ def test_a_mover_is_woken_by_need(bench: Bench) -> None:
     # So seldom that only the call of a queue that has room can be the reason.
     mover = Mover(bench.tiers, MoverOptions(every_s=3600.0, lease_s=3600.0, audit_every_s=3600.0))
     wait_until(lambda: bench.client.redis.get(keys.mover(bench.shard)) is None, "the lease is over")
-    mover.turn()
+    mover.run_once()
     bench.enqueue(*range(CAP + 30))
     thread = Thread(target=mover.run_forever, args=[stop])
     thread.start()
@@ -608,7 +608,7 @@ def test_a_mover_is_woken_by_need(bench: Bench) -> None:
 
 
 def test_the_asynchronous_client_spills_too(valkey_url: str, postgres_url: str) -> None:
-    options = QueueOptions(caps=Caps(items=1))
+    options = QueueOptions(caps=WarmCaps(items=1))
 
     async def scenario() -> None:
         async with Client(valkey_url, options, Tiers(valkey_url, postgres_url, options)) as client:
@@ -621,14 +621,14 @@ def test_the_asynchronous_client_spills_too(valkey_url: str, postgres_url: str) 
     asyncio.run(scenario())
 
 
-def test_nobody_passes_a_mover_that_holds_the_queue(bench: Bench) -> None:
+def test_no_mover_overtakes_one_that_holds_the_lock(bench: Bench) -> None:
     """A paused mover has claimed the head; a successor that took what follows would let it overtake."""
     from threading import Thread
 
     bench.enqueue(*range(CAP + 3))
     bench.ack(bench.dequeue())
-    queue_id = bench.tiers.store.queue_id(REF, bench.shard)
-    thread = Thread(target=bench.mover.visit, args=[REF])
+    queue_id = bench.tiers.store.ensure_queue_id(REF, bench.shard)
+    thread = Thread(target=bench.mover.refill_queue, args=[REF])
     with bench.tiers.store.transaction() as conn:
         conn.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         bench.tiers.store.lock_mover(conn, queue_id)
@@ -646,8 +646,8 @@ def test_a_row_whose_job_is_in_valkey_cannot_be_cancelled_once_more(bench: Bench
     bench.ack(bench.dequeue())
     rows = bench.sql("SELECT seq FROM cold_queue_entries")
     with bench.tiers.store.transaction() as conn:  # and nothing is deleted in it
-        claimed = bench.tiers.store.claim(conn, bench.tiers.store.queue_id(REF, bench.shard), 10, 1000)
-        room = bench.tiers.run(bench.stubs.room(REF))
+        claimed = bench.tiers.store.claim(conn, bench.tiers.store.ensure_queue_id(REF, bench.shard), 10, 1000)
+        room = bench.tiers.run(bench.stubs.read_refill_state(REF))
         token = bench.tiers.run(bench.stubs.elect(bench.shard, bench.mover.name, HOUR_MS))
         bench.tiers.run(bench.stubs.refill(REF, token, room.now_ms + SURE_MS, claimed))
     assert bench.sql("SELECT seq FROM cold_queue_entries") == rows
@@ -655,7 +655,7 @@ def test_a_row_whose_job_is_in_valkey_cannot_be_cancelled_once_more(bench: Bench
     assert bench.client.cancel(REF.environment, str(CAP)) is None
     assert bench.drain() == []
     assert (bench.state.odometers.get("cancel", 0), bench.state.odometers["ack"], bench.state.cold) == (0, 11, 0)
-    assert Audit(bench.tiers).run(bench.shard) == NO_DRIFT
+    assert TierAudit(bench.tiers).run(bench.shard) == NO_DRIFT
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -684,14 +684,14 @@ def test_a_commit_whose_answer_was_lost_is_looked_up(
             bench.enqueue("unclear")
     assert lost
     assert bench.drain() == [*numbers(*range(CAP + 1)), *(["unclear"] if committed else [])]
-    assert Audit(bench.tiers).run(bench.shard) == NO_DRIFT
+    assert TierAudit(bench.tiers).run(bench.shard) == NO_DRIFT
 
 
-def test_the_doctor_tells_how_the_tiers_are(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.cli.doctor_tiers.SILENT_MS", HOUR_MS)
+def test_doctor_reports_the_state_of_the_tiers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.cli.doctor_tiers.MOVER_TIMEOUT_MS", HOUR_MS)
 
     def found() -> dict[str, tuple[bool, str]]:
-        told = examine_tiers(bench.valkey_url, bench.postgres_url, 2)
+        told = check_tiers(bench.valkey_url, bench.postgres_url, 2)
         return {one.check: (one.ok, one.found) for one in told}
 
     mover = f"mover, shard {bench.shard}"
@@ -703,6 +703,6 @@ def test_the_doctor_tells_how_the_tiers_are(bench: Bench, monkeypatch: pytest.Mo
     bench.sql("UPDATE cold_queue_entries SET due_ms = 'NaN'")
     bench.sql("UPDATE cold_queues SET waiting = waiting + 1")
     bench.drain()
-    Audit(bench.tiers).run(bench.shard)
+    TierAudit(bench.tiers).run(bench.shard)
     assert found()["quarantine"] == (False, "1 jobs")
     assert found()[f"counter drift, shard {bench.shard}"] == (True, "1 repaired")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from headrace.cold.mover import Mover, MoverOptions
-from headrace.cold.store import Store
+from headrace.cold.store import ColdStore
 from headrace.cold.tiers import Tiers
 from headrace.model.job import JobState, LeasedJob, NewJob
-from headrace.queue.queue import QueueOptions, SyncClient
-from headrace.queue.scripts import Caps
+from headrace.queue.client import QueueOptions, SyncClient
+from headrace.queue.scripts import WarmCaps
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.scripts import run
 from tests.conftest import ODD_NAMES
@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 @pytest.fixture(autouse=True)
 def sure_of_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, no mover takes itself for one that was paused."""
-    monkeypatch.setattr("headrace.cold.mover.SURE_OF_LOCK_MS", 600_000.0)
+    monkeypatch.setattr("headrace.cold.mover.LOCK_VALID_MS", 600_000.0)
 
 
 @dataclass
@@ -36,9 +36,9 @@ class Bench:
     mover: Mover
 
     def __post_init__(self) -> None:
-        self.stubs = self.client.options.stubs()
-        self.shard = self.stubs.shard_of(REF)
-        self.mover.elect()
+        self.stubs = self.client.options.make_stubs()
+        self.shard = self.stubs.find_shard(REF)
+        self.mover.renew_leadership()
 
     @property
     def state(self) -> QueueState:
@@ -64,7 +64,7 @@ class Bench:
 
 @pytest.fixture
 def bench(valkey_url: str, postgres_url: str) -> Iterator[Bench]:
-    options = QueueOptions(caps=Caps(items=CAP))
+    options = QueueOptions(caps=WarmCaps(items=CAP))
     tiers = Tiers(valkey_url, postgres_url, options, keep_ms=HOUR_MS)
     with SyncClient(valkey_url, options, tiers) as client:
         yield Bench(client, tiers, Mover(tiers, MoverOptions(lease_s=3600.0)))
@@ -83,7 +83,7 @@ def test_a_row_that_is_in_valkey_already_does_not_expire_in_postgres(
         raise RuntimeError("killed here")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Store, "delete", die)
+        patched.setattr(ColdStore, "delete", die)
         bench.mover.sweep(bench.shard)
     assert bench.ack() == ["c"]
     with bench.tiers.store.transaction() as conn:
@@ -126,13 +126,13 @@ def test_a_shard_that_is_idle_does_not_hold_up_another(bench: Bench, monkeypatch
         return wait(key, timeout=timeout)
 
     monkeypatch.setattr(bench.tiers.valkey, "bzpopmin", note)
-    bench.mover.turn()
+    bench.mover.run_once()
     assert min(waits) > 0.1
     monkeypatch.setattr("headrace.cold.mover.BUSY_S", 3600.0)  # what comes next is within it, on any machine
     bench.enqueue("a", "b", "c")
     bench.ack()
-    bench.mover.turn()
+    bench.mover.run_once()
     assert bench.ack() == ["c"]
     waits.clear()
-    bench.mover.turn()
+    bench.mover.run_once()
     assert max(waits) < 0.1

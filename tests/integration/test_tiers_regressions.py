@@ -9,19 +9,19 @@ from typing import TypeVar
 
 import pytest
 
-from headrace.cold.audit import Audit, Drift
+from headrace.cold.audit import Drift, TierAudit
 from headrace.cold.mover import Mover, MoverOptions
-from headrace.cold.store import Backlog
+from headrace.cold.store import ColdQueue
 from headrace.cold.tiers import Tiers
 from headrace.errors import QueueFull
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
-from headrace.queue.queue import QueueOptions, SyncClient
-from headrace.queue.scripts import Caps
+from headrace.queue.client import QueueOptions, SyncClient
+from headrace.queue.scripts import WarmCaps
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import Valkey
-from headrace.valkey.scripts import Call, run
+from headrace.valkey.scripts import ScriptCall, run
 from tests.conftest import ODD_NAMES
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ HOUR_MS = 3_600_000
 @pytest.fixture(autouse=True)
 def sure_of_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, no mover takes itself for one that was paused."""
-    monkeypatch.setattr("headrace.cold.mover.SURE_OF_LOCK_MS", 600_000.0)
+    monkeypatch.setattr("headrace.cold.mover.LOCK_VALID_MS", 600_000.0)
 
 
 class Crash(BaseException):
@@ -47,7 +47,7 @@ class DyingTiers(Tiers):
 
     dies_after = dies_before = ""
 
-    def run(self, call: Call[T]) -> T:
+    def run(self, call: ScriptCall[T]) -> T:
         if call.script.name == self.dies_before:
             raise Crash
         answer = super().run(call)
@@ -62,7 +62,7 @@ class Bench:
     tiers: DyingTiers
 
     def __post_init__(self) -> None:
-        self.stubs = self.client.options.stubs()
+        self.stubs = self.client.options.make_stubs()
         self.valkey = self.client.redis
         self.mover = self.next_mover()
 
@@ -71,7 +71,7 @@ class Bench:
         self.valkey.delete(keys.mover(0))
         self.tiers.dies_after = self.tiers.dies_before = ""
         self.mover = Mover(self.tiers, MoverOptions(lease_s=3600.0, audit_every_s=3600.0))
-        self.mover.elect()
+        self.mover.renew_leadership()
         return self.mover
 
     @property
@@ -90,7 +90,7 @@ class Bench:
 
 @pytest.fixture
 def bench(valkey_url: str, postgres_url: str) -> Iterator[Bench]:
-    options = QueueOptions(shards=1, caps=Caps(items=CAP))
+    options = QueueOptions(shards=1, caps=WarmCaps(items=CAP))
     tiers = DyingTiers(valkey_url, postgres_url, options)
     with SyncClient(valkey_url, options, tiers) as client:
         yield Bench(client, tiers)
@@ -103,7 +103,7 @@ def test_a_job_that_was_moved_and_is_done_does_not_expire_as_well(bench: Bench) 
     bench.work()
     bench.tiers.dies_after = "refill"
     with pytest.raises(Crash):
-        bench.mover.visit(REF)
+        bench.mover.refill_queue(REF)
     assert bench.work() == ["7"]
     with bench.tiers.store.transaction() as conn:
         conn.execute("UPDATE cold_queue_entries SET expires_ms = 1")
@@ -118,22 +118,22 @@ def test_jobs_that_were_moved_are_not_counted_in_both_tiers_while_there_is_no_ro
     bench.work()
     bench.tiers.dies_after = "refill"
     with pytest.raises(Crash):
-        bench.mover.visit(REF)
+        bench.mover.refill_queue(REF)
     bench.next_mover().sweep(0)
     state = bench.state
     assert (state.depth, state.warm, state.cold, state.bytes) == (CAP, CAP, 0, 2 * CAP)
 
 
-def test_what_a_dead_mover_left_in_a_queue_that_nobody_visits_is_tidied_up(bench: Bench, valkey: Valkey) -> None:
+def test_audit_confirms_rows_that_a_dead_mover_placed_in_an_idle_queue(bench: Bench, valkey: Valkey) -> None:
     """A job that became due was moved to a queue that is not in cold mode, and the counters were not synced."""
     bench.enqueue(1, delay_ms=HOUR_MS)
     with bench.tiers.store.transaction() as conn:
         conn.execute("UPDATE cold_queue_entries SET due_ms = 1")
     bench.tiers.dies_before = "sync_cold"
     with pytest.raises(Crash):
-        bench.mover.visit(REF)
+        bench.mover.refill_queue(REF)
     bench.next_mover().sweep(0)
-    assert Audit(bench.tiers).run(0) == Drift()
+    assert TierAudit(bench.tiers).run(0) == Drift()
     assert valkey.smembers(keys.moving(0, REF)) == set()
     assert (bench.state.depth, bench.state.scheduled) == (1, 0)
 
@@ -153,7 +153,7 @@ def test_a_delayed_job_in_cold_mode_is_scheduled_until_it_is_due(bench: Bench) -
 
 
 def test_without_postgres_jobs_that_are_there_already_need_no_room(valkey_url: str) -> None:
-    options = QueueOptions(shards=1, caps=Caps(items=3, shard_bytes=5))
+    options = QueueOptions(shards=1, caps=WarmCaps(items=3, shard_bytes=5))
     jobs = [NewJob("send", b"12", id=str(number)) for number in range(4)]
     with SyncClient(valkey_url, options) as client:
         with pytest.raises(QueueFull):
@@ -167,11 +167,11 @@ def test_without_postgres_jobs_that_are_there_already_need_no_room(valkey_url: s
 
 def test_a_queue_that_valkey_lost_can_be_read_before_the_audit_has_come(bench: Bench, valkey: Valkey) -> None:
     bench.enqueue(*range(CAP + 2))
-    numbers = bench.tiers.store.numbers(0)[0][1]
+    numbers = bench.tiers.store.list_counters(0)[0][1]
     valkey.flushall()
-    bench.tiers.tell(REF, numbers)
+    bench.tiers.sync_counters(REF, numbers)
     assert (bench.state.depth, bench.state.bytes) == (0, 0)
-    assert Audit(bench.tiers).run(0) == Drift()
+    assert TierAudit(bench.tiers).run(0) == Drift()
     assert (bench.state.depth, bench.state.cold, bench.state.cold_mode) == (2, 2, True)
 
 
@@ -208,9 +208,9 @@ def test_a_setting_that_was_taken_back_is_taken_from_valkey_too(bench: Bench) ->
     bench.client.pause(REF)
     bench.tiers.record_settings(REF, {"paused": None})
     assert bench.state.paused
-    assert Audit(bench.tiers).run(0).settings == 1
+    assert TierAudit(bench.tiers).run(0).settings == 1
     assert not bench.state.paused
-    assert Audit(bench.tiers).run(0) == Drift()
+    assert TierAudit(bench.tiers).run(0) == Drift()
 
 
 def test_an_audit_does_not_undo_what_an_operator_has_just_decided(
@@ -219,15 +219,15 @@ def test_an_audit_does_not_undo_what_an_operator_has_just_decided(
     bench.enqueue(1)
     bench.client.pause(REF)
     bench.client.resume(REF)
-    read = bench.tiers.store.settings
+    read = bench.tiers.store.list_settings
 
     def read_and_be_overtaken() -> object:
         found = read()
         bench.client.pause(REF)
         return found
 
-    monkeypatch.setattr(bench.tiers.store, "settings", read_and_be_overtaken)
-    assert Audit(bench.tiers).run(0) == Drift()
+    monkeypatch.setattr(bench.tiers.store, "list_settings", read_and_be_overtaken)
+    assert TierAudit(bench.tiers).run(0) == Drift()
     assert bench.state.paused
 
 
@@ -265,14 +265,14 @@ def test_large_dead_jobs_leave_valkey_some_at_a_time(bench: Bench, monkeypatch: 
     monkeypatch.setattr("headrace.cold.tiers.DEAD_BYTES", 4)
     bench.enqueue(*range(CAP))
     bury(bench, "no")
-    assert len(run(bench.valkey, bench.stubs.dead(REF, 500, 4))) == 2
+    assert len(run(bench.valkey, bench.stubs.list_dead(REF, 500, 4))) == 2
     assert bench.client.redrive(REF) == CAP
 
 
 def test_a_queue_whose_jobs_keep_dying_does_not_keep_the_mover(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """It went on for as long as it found another one."""
     looks = 0
-    read = bench.stubs.dead
+    read = bench.stubs.list_dead
 
     def die_once_more(*_: object) -> object:
         nonlocal looks
@@ -282,7 +282,7 @@ def test_a_queue_whose_jobs_keep_dying_does_not_keep_the_mover(bench: Bench, mon
         bury(bench, "no")
         return read(REF, 500)
 
-    monkeypatch.setattr("headrace.queue.scripts.Stubs.dead", die_once_more)
+    monkeypatch.setattr("headrace.queue.scripts.Stubs.list_dead", die_once_more)
     bench.enqueue(0)
     bury(bench, "no")
     bench.mover.sweep(0)
@@ -295,7 +295,7 @@ def test_an_audit_passes_over_a_queue_that_makes_trouble(bench: Bench) -> None:
     bench.valkey.set(keys.moving(0, OTHER), "not a set")
     with bench.tiers.store.transaction() as conn:
         conn.execute("UPDATE cold_queues SET waiting = waiting + 3 WHERE queue = %s", [REF.queue])
-    assert Audit(bench.tiers).run(0).rows == 3
+    assert TierAudit(bench.tiers).run(0).rows == 3
 
 
 def two_cold_queues(bench: Bench) -> None:
@@ -305,19 +305,19 @@ def two_cold_queues(bench: Bench) -> None:
 
 def test_queues_are_fed_while_a_sweep_is_under_way(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks at every queue that is cold. With thousands of them one that had run dry waited for all the others."""
-    monkeypatch.setattr("headrace.cold.mover.ATTEND_S", 0.0)
+    monkeypatch.setattr("headrace.cold.mover.REQUEST_CHECK_S", 0.0)
     two_cold_queues(bench)
     steps: list[str] = []
 
     def look(_: QueueRef) -> None:
         steps.append("look")
-        bench.valkey.zadd(keys.hungry(0), {keys.queue_part(REF): 1})
+        bench.valkey.zadd(keys.refill_requests(0), {keys.queue_part(REF): 1})
 
     def visit(_: QueueRef) -> None:
         steps.append("visit")
 
     monkeypatch.setattr(bench.mover, "_expire", look)
-    monkeypatch.setattr(bench.mover, "_visit", visit)
+    monkeypatch.setattr(bench.mover, "_refill_queue", visit)
     bench.mover.sweep(0)
     assert steps[:4] == ["look", "visit", "look", "visit"]
 
@@ -328,9 +328,9 @@ def test_queues_are_fed_while_an_audit_is_under_way(bench: Bench, monkeypatch: p
     two_cold_queues(bench)
     steps: list[str] = []
 
-    def look(_: Audit, found: Backlog, drift: Drift) -> Drift:
+    def look(_: TierAudit, found: ColdQueue, drift: Drift) -> Drift:
         steps.append("look")
-        bench.valkey.zadd(keys.hungry(0), {keys.queue_part(found.ref): 1})
+        bench.valkey.zadd(keys.refill_requests(0), {keys.queue_part(found.ref): 1})
         return drift
 
     def visit(_: QueueRef) -> None:
@@ -339,21 +339,21 @@ def test_queues_are_fed_while_an_audit_is_under_way(bench: Bench, monkeypatch: p
     def sweep(_: int) -> None:
         """Would visit them, too."""
 
-    monkeypatch.setattr(Audit, "_mend", look)
+    monkeypatch.setattr(TierAudit, "_repair_queue", look)
     monkeypatch.setattr(bench.mover, "sweep", sweep)
-    monkeypatch.setattr(bench.mover, "_visit", visit)
+    monkeypatch.setattr(bench.mover, "_refill_queue", visit)
     for _ in range(4):
-        bench.mover.turn()
+        bench.mover.run_once()
     assert steps == ["look", "visit", "look", "visit"]
 
 
-def test_a_queue_with_a_new_cap_asks_for_jobs_by_that_one(bench: Bench) -> None:
+def test_a_new_cap_decides_when_a_queue_requests_a_refill(bench: Bench) -> None:
     """By the one it went cold with it seemed full, and was refilled every few seconds only."""
     bench.enqueue(*range(6 * CAP))
     bench.client.caps(REF, 4 * CAP, None)
     bench.mover.sweep(0)
     assert bench.state.warm == 4 * CAP
-    bench.valkey.delete(keys.hungry(0))
+    bench.valkey.delete(keys.refill_requests(0))
     jobs: list[LeasedJob] = run(bench.valkey, bench.stubs.dequeue(0, CAP, HOUR_MS))
     run(bench.valkey, bench.stubs.ack(0, [(job, 1) for job in jobs], 0))
-    assert bench.valkey.zcard(keys.hungry(0)) == 1
+    assert bench.valkey.zcard(keys.refill_requests(0)) == 1

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.webhook import post as webhook
-from headrace.webhook.post import NotTaken, post
+from headrace.webhook.post import DeliveryFailed, post
 from tests.alerting import LOOPBACK
 from tests.conftest import wait_until
 
@@ -81,14 +81,14 @@ def dripping(head: bytes) -> Generator[tuple[str, Event]]:
     thread.join(60)
 
 
-def told(url: str, limits: list[Limit], late: Event) -> list[BaseException | None]:
+def post_and_catch(url: str, limits: list[Limit], late: Event) -> list[BaseException | None]:
     """Post a message whose time limit expires at that moment; return how it ended."""
     ended: list[BaseException | None] = []
 
     def tell() -> None:
         try:
             post(url, b"{}", {}, timeout_s=TIMEOUT_S, policy=LOOPBACK)
-        except NotTaken as error:
+        except DeliveryFailed as error:
             ended.append(error)
         else:
             ended.append(None)
@@ -113,10 +113,10 @@ def told(url: str, limits: list[Limit], late: Event) -> list[BaseException | Non
 )
 def test_a_body_without_end_is_cut_and_the_status_counts(head: bytes, limits: list[Limit], reading: Event) -> None:
     with dripping(head) as (url, _):
-        assert told(url, limits, reading) == [None]
+        assert post_and_catch(url, limits, reading) == [None]
 
 
 def test_headers_without_end_are_cut(limits: list[Limit]) -> None:
     with dripping(b"HTTP/1.1 2") as (url, dripped):
-        [error] = told(url, limits, dripped)
-    assert isinstance(error, NotTaken)
+        [error] = post_and_catch(url, limits, dripped)
+    assert isinstance(error, DeliveryFailed)

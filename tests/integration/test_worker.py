@@ -13,16 +13,17 @@ import pytest
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
-from headrace.queue import keys, patience
-from headrace.queue.queue import Client, SyncClient
-from headrace.queue.registry import Registry
+from headrace.queue import keys
+from headrace.queue import reconnect as patience
+from headrace.queue.client import Client, SyncClient
+from headrace.queue.registry import WorkerRegistration
 from headrace.queue.scripts import Stubs
 from headrace.queue.state import QueueState, read_states
-from headrace.queue.tally import JOBS, Tally
 from headrace.queue.tasks import Tasks
-from headrace.queue.worker import ShardWork, Worker, WorkerOptions
+from headrace.queue.worker import Worker, WorkerOptions, WorkerShard
+from headrace.queue.worker_metrics import JOBS, WorkerMetrics
 from headrace.valkey.connect import Valkey, connect
-from headrace.valkey.scripts import Call, run
+from headrace.valkey.scripts import ScriptCall, run
 from tests.conftest import READY_S, Servers
 
 T = TypeVar("T")
@@ -169,7 +170,7 @@ def test_a_job_whose_lease_was_lost_before_it_began_is_left_to_others(valkey: Va
     refs = [QueueRef(f"org {number}", "p", "e", "q") for number in range(20)]
     shards = {ref.environment.shard(2): ref for ref in refs}  # in both, so that a worker for one job holds a second one
     ran: list[tuple[str, int]] = []
-    tally = Tally(["work"])
+    tally = WorkerMetrics(["work"])
 
     def lost() -> float:
         counts = cast("dict[tuple[str, ...], float]", dict(tally.families())[JOBS])
@@ -199,7 +200,7 @@ def test_a_job_whose_lease_was_lost_before_it_began_is_left_to_others(valkey: Va
         stop = asyncio.Event()
         async with Client(valkey_url) as async_client:
             options = replace(FAST, concurrency=1, heartbeat_s=0.05)
-            running = asyncio.create_task(Worker(async_client, tasks, options, tally=tally).run_forever(stop))
+            running = asyncio.create_task(Worker(async_client, tasks, options, metrics=tally).run_forever(stop))
             await until(lambda: odometer("dequeue") == 2 and bool(ran))
             lose(1 if ran[0][0] == "of 0" else 0)
             await until(lambda: lost() == 1)
@@ -213,15 +214,15 @@ def test_a_job_whose_lease_was_lost_before_it_began_is_left_to_others(valkey: Va
     assert len({job_id for job_id, _ in ran}) == 2
 
 
-class SlowToGiveBack(Worker):
+class SlowToRequeue(Worker):
     """While it returns jobs, the one that runs ends."""
 
-    async def _give_back(self, shard: ShardWork, jobs: list[LeasedJob]) -> None:
+    async def _requeue(self, shard: WorkerShard, jobs: list[LeasedJob]) -> None:
         let_end.set()
         if self._running:
             await asyncio.wait(list(self._running))
         await asyncio.sleep(0)
-        await super()._give_back(shard, jobs)
+        await super()._requeue(shard, jobs)
 
 
 let_end = asyncio.Event()  # made anew in the loop of the test
@@ -247,7 +248,7 @@ def test_a_job_on_its_way_back_is_not_started(valkey: Valkey, valkey_url: str) -
             client.enqueue(QueueRef(f"org {number}", "p", "e", "q"), NewJob("wait"))
         stop = asyncio.Event()
         async with Client(valkey_url) as async_client:
-            worker = SlowToGiveBack(async_client, tasks, replace(FAST, concurrency=1))
+            worker = SlowToRequeue(async_client, tasks, replace(FAST, concurrency=1))
             running = asyncio.create_task(worker.run_forever(stop))
             await asyncio.wait_for(first.wait(), 60)
             stop.set()
@@ -267,7 +268,7 @@ def test_a_job_that_ends_during_the_last_report_is_not_left_to_its_lease(
         tasks, stop, late_runs, acked = Tasks(), asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         class Slow(Worker):
-            async def _run(self, shard: ShardWork, call: Call[T]) -> T:
+            async def _run(self, shard: WorkerShard, call: ScriptCall[T]) -> T:
                 answer = await super()._run(shard, call)
                 if call.script.name == "ack":
                     acked.set()
@@ -339,7 +340,7 @@ def test_heartbeats_outlive_what_a_server_refuses_for_a_while(servers: Servers, 
             valkey.flushall()
 
 
-def test_a_worker_that_is_told_to_stop_does_not_wait_for_a_server_that_is_away(
+def test_a_stopping_worker_does_not_wait_for_an_unavailable_server(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(patience, "RECONNECT_S", 0.01)
@@ -347,7 +348,7 @@ def test_a_worker_that_is_told_to_stop_does_not_wait_for_a_server_that_is_away(
     async def scenario() -> None:
         stop = asyncio.Event()
         async with Client("redis://127.0.0.1:1/0") as client:
-            registry = Registry(client.redis)
+            registry = WorkerRegistration(client.redis)
             running = asyncio.create_task(Worker(client, Tasks(), FAST, registry).run_forever(stop))
             await until(lambda: caplog.text.count("is not responding") >= 2)
             assert not running.done()  # it retries until it is stopped

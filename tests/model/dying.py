@@ -15,7 +15,7 @@ from headrace.model.event import Op
 from headrace.model.job import JobState
 from headrace.queue.state import read_states
 from headrace.valkey.connect import Valkey
-from headrace.valkey.scripts import Call
+from headrace.valkey.scripts import ScriptCall
 from tests.model.machine import SHARDS, Lost, QueueMachine, clients
 from tests.model.sight import check, look
 
@@ -40,7 +40,7 @@ class DyingClientsMachine(QueueMachine):
         """The same enqueue is accepted once, the same ack applied once, whether or not the first answer arrived."""
         self.again[client]()
 
-    def run(self, client: int, call: Call[T]) -> T | Lost:
+    def run(self, client: int, call: ScriptCall[T]) -> T | Lost:
         if client not in self.loses:
             return super().run(client, call)
         self.loses.remove(client)
@@ -85,7 +85,7 @@ class DyingClientsMachine(QueueMachine):
         assert all(name.endswith(":dead") for name in indexes)
 
 
-def hang_up(client: Valkey, observer: Valkey, call: Call[Any]) -> None:
+def hang_up(client: Valkey, observer: Valkey, call: ScriptCall[Any]) -> None:
     """Send a command and close the connection without reading. The server runs it before it notices."""
     connection = client.connection_pool.get_connection()
     try:

@@ -16,10 +16,10 @@ from headrace.errors import HeadraceError, QueueClosed, QueueFull
 from headrace.model.job import JobInfo, JobState, LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
-from headrace.queue.scripts import DEFAULT_CAPS, Caps, DeadFilter, Maintained, Redriven, Stubs
+from headrace.queue.scripts import DEFAULT_CAPS, DeadFilter, MaintainResult, RedriveResult, Stubs, WarmCaps
 from headrace.queue.state import read_states
 from headrace.valkey.connect import connect
-from headrace.valkey.scripts import Arg, Call, run
+from headrace.valkey.scripts import Arg, ScriptCall, run
 from tests.conftest import ODD_NAMES
 from tests.model.clock import HOUR_MS, Ageing, server_ms
 from tests.model.fold import Fold, differences, read_envs, read_events
@@ -51,7 +51,7 @@ environments = st.sampled_from(ENVS)
 queues = st.sampled_from(QUEUES)
 limits = st.sampled_from([None, None, None, 0, 1, 2, 3])
 all_caps = st.sampled_from(
-    [DEFAULT_CAPS, DEFAULT_CAPS, Caps(items=3), Caps(bytes=20), Caps(items=4, bytes=30, shard_bytes=40)]
+    [DEFAULT_CAPS, DEFAULT_CAPS, WarmCaps(items=3), WarmCaps(bytes=20), WarmCaps(items=4, bytes=30, shard_bytes=40)]
 )
 own_caps = st.sampled_from([None, None, (1, 100), (3, 10), (100, 5)])
 rarely = st.sampled_from([False, False, False, True])
@@ -103,7 +103,7 @@ class QueueMachine(RuleBasedStateMachine):
     # Producers
 
     @initialize(caps=all_caps)
-    def begin_with_caps(self, caps: Caps) -> None:
+    def begin_with_caps(self, caps: WarmCaps) -> None:
         self.stubs = Stubs(SHARDS, 1_000_000, caps)
         self.truth.caps = caps
 
@@ -132,7 +132,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.learn_times([self.truth.jobs[ref.environment, job.id] for job in accepted], before)
         self.truth.settle(self.shard(ref))
 
-    def refused(self, client: int, call: Call[Any], error: type[HeadraceError]) -> None:
+    def refused(self, client: int, call: ScriptCall[Any], error: type[HeadraceError]) -> None:
         """All jobs of the call, and nothing of them is written."""
         with nullcontext() if client in self.loses else pytest.raises(error):
             self.run(client, call)
@@ -142,7 +142,7 @@ class QueueMachine(RuleBasedStateMachine):
         answer = self.run(client, self.stubs.cancel(env, job_id))
         expected = self.truth.cancel(env, job_id)
         assert answer in (expected, Lost.ANSWER)
-        self.truth.settle(self.stubs.shard_of(env))
+        self.truth.settle(self.stubs.find_shard(env))
 
     @rule(env=environments, job_id=st.sampled_from(IDS))
     def get(self, env: EnvRef, job_id: str) -> None:
@@ -259,7 +259,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def giveback(self, data: st.DataObject) -> None:
         client, shard, jobs = self.some_leases(data)
-        answer = self.run(client, self.stubs.giveback(shard, jobs))
+        answer = self.run(client, self.stubs.requeue(shard, jobs))
         expected = [self.truth.giveback(job) for job in jobs]
         assert answer in (expected, Lost.ANSWER)
         self.truth.settle(shard)
@@ -330,16 +330,16 @@ class QueueMachine(RuleBasedStateMachine):
         before = self.now()
         answer = self.run(client, self.stubs.maintain(shard, f"client {client}", FAR_MS, at_most, FAR_MS))
         if self.owners.setdefault(shard, client) != client:
-            assert isinstance(answer, Lost) or answer == Maintained(False, answer.again_ms)
-            assert isinstance(answer, Lost) or 0 < answer.again_ms <= FAR_MS
+            assert isinstance(answer, Lost) or answer == MaintainResult(False, answer.next_call_ms)
+            assert isinstance(answer, Lost) or 0 < answer.next_call_ms <= FAR_MS
             return
         now = self.now()
         expired, reclaimed = self.truth.expire(shard, at_most, now), self.truth.reclaim(shard, at_most)
         released = self.truth.release(shard, at_most, now)
         if not isinstance(answer, Lost):
             ticked = shard not in self.ticked
-            assert answer == Maintained(True, answer.again_ms, expired, reclaimed, released, ticked)
-            assert (answer.again_ms == 0) == self.truth.needs_maintenance(shard, now)
+            assert answer == MaintainResult(True, answer.next_call_ms, expired, reclaimed, released, ticked)
+            assert (answer.next_call_ms == 0) == self.truth.needs_maintenance(shard, now)
         self.ticked.add(shard)
         self.learn_burials([job for job in running if job.state is JobState.DEAD], before)
         self.truth.settle(shard)
@@ -357,7 +357,7 @@ class QueueMachine(RuleBasedStateMachine):
     def resync(self, client: int, shard: int) -> None:
         page = self.run(client, self.stubs.resync(shard, 0, 1000))
         mine = [ref for ref in self.truth.queues if self.shard(ref) == shard]
-        assert page == Lost.ANSWER or (page.cursor, page.told) == (0, len(mine))
+        assert page == Lost.ANSWER or (page.cursor, page.events) == (0, len(mine))
         self.truth.settle(shard)
 
     @rule(client=clients, data=st.data(), at_most=COUNTS, skip=st.sampled_from([0, 0, 1]))
@@ -376,7 +376,7 @@ class QueueMachine(RuleBasedStateMachine):
         before = self.now()
         answer = self.run(client, self.stubs.redrive(ref, which, at_most, skip))
         moved, looked_at, remaining = self.truth.redrive(ref, which, at_most, skip)
-        expected = Redriven(len(moved), len(looked_at), remaining) if ref in self.truth.queues else None
+        expected = RedriveResult(len(moved), len(looked_at), remaining) if ref in self.truth.queues else None
         assert answer in (expected, Lost.ANSWER)
         self.learn_times(moved, before, 0)
         self.truth.settle(self.shard(ref))
@@ -404,11 +404,11 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.run(client, self.stubs.configure(env, fields)) in (True, Lost.ANSWER)
         told = self.truth.envs.setdefault(env, Environment())
         told.limit, told.burst = limit, burst
-        self.truth.settle(self.stubs.shard_of(env))
+        self.truth.settle(self.stubs.find_shard(env))
 
     # Running and learning
 
-    def run(self, client: int, call: Call[T]) -> T | Lost:
+    def run(self, client: int, call: ScriptCall[T]) -> T | Lost:
         """What the client sees."""
         return run(self.connections[client], call)
 
@@ -416,7 +416,7 @@ class QueueMachine(RuleBasedStateMachine):
         return server_ms(self.valkey)
 
     def shard(self, ref: QueueRef) -> int:
-        return self.stubs.shard_of(ref)
+        return self.stubs.find_shard(ref)
 
     def held(self, leases: Sequence[LeasedJob]) -> list[Job]:
         found = {job.key: job for leased in leases if (job := self.truth.held(leased))}

@@ -187,7 +187,7 @@ class CrashFiles:
         self._locked[handle] = path
         return handle
 
-    def available(self, path: Path) -> int | None:
+    def free_bytes(self, path: Path) -> int | None:
         return None if self.capacity is None else max(0, self.capacity - self.used())
 
     def _append(self, inode: Inode, data: bytes) -> None:

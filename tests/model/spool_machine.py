@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.errors import SpoolDiskFull, SpoolFull, SpoolWriteFailed
-from headrace.spool.record import NewRecord, Record
+from headrace.spool.record import NewRecord, SpoolRecord
 from headrace.spool.spool import Spool, SpoolOptions
 from tests.model.spool_files import CrashFiles
 
@@ -172,7 +172,7 @@ class SpoolMachine(RuleBasedStateMachine):
         for record, known in zip(records, expected, strict=True):
             self.check(record, known)
 
-    def check(self, record: Record, known: Known) -> None:
+    def check(self, record: SpoolRecord, known: Known) -> None:
         assert (record.id, record.payload, record.attempts) == (known.id, known.payload, known.leases)
         known.in_flight = True
         known.leases += 1
@@ -273,7 +273,7 @@ class SpoolMachine(RuleBasedStateMachine):
         self.spool = self.open()
         self.compare(self.peek(), exactly=False, after_power_loss=True)
 
-    def peek(self) -> list[Record]:
+    def peek(self) -> list[SpoolRecord]:
         """Lease all waiting records in order, and release them."""
         records = self.spool.lease_many(10_000)
         for record in records:
@@ -281,7 +281,7 @@ class SpoolMachine(RuleBasedStateMachine):
         self.spool.maintain()  # journals are synced
         return records
 
-    def compare(self, found: Sequence[Record], *, exactly: bool, after_power_loss: bool = False) -> None:
+    def compare(self, found: Sequence[SpoolRecord], *, exactly: bool, after_power_loss: bool = False) -> None:
         there = {record.id for record in found}
         for known in self.known.values():
             if not known.ended and (known.durable or exactly):
@@ -308,7 +308,7 @@ class SpoolMachine(RuleBasedStateMachine):
 
     def check_marks(self, there: set[int]) -> None:
         """The mark is at least the last durable one, and covers no lost record."""
-        mark = int(self.spool.marks().get(MARK, "0"))
+        mark = int(self.spool.read_marks().get(MARK, "0"))
         assert self.durable_mark <= mark <= self.mark
         lost = [known for known in self.known.values() if not known.ended and known.id not in there]
         assert not [known for known in lost if known.mark <= mark], "a mark speaks for a lost record"

@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from headrace.cold.store import Store
+from headrace.cold.store import ColdStore
 from headrace.cold.tiers import Tiers
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import Connection, Pool
-from headrace.queue.queue import QueueOptions, SyncClient
-from headrace.queue.scripts import ColdNumbers
+from headrace.queue.client import QueueOptions, SyncClient
+from headrace.queue.scripts import ColdCounters
 from headrace.queue.steps import Pause, Step
-from headrace.valkey.scripts import Call
+from headrace.valkey.scripts import ScriptCall
 
 T = TypeVar("T")
 
@@ -43,11 +43,11 @@ NOWHERE = Stop()
 
 
 @dataclass(frozen=True)
-class Told:
+class LateSync:
     """Something that is on its way to Valkey still."""
 
     ref: QueueRef
-    numbers: ColdNumbers
+    numbers: ColdCounters
     gone: Sequence[int]
 
 
@@ -60,7 +60,7 @@ class Walk:
         self.ended = False
         self.answer: Any = None
         self.error: BaseException | None = None
-        self.late: list[Told] = []
+        self.late: list[LateSync] = []
         self._do = do
         self._stop = NOWHERE
         self._left = 0
@@ -73,7 +73,7 @@ class Walk:
         return isinstance(self.error, Crash)
 
     @property
-    def tells_late(self) -> bool:
+    def syncs_late(self) -> bool:
         return self._stop.tells_late
 
     def go(self, stop: Stop = NOWHERE) -> Walk:
@@ -128,7 +128,7 @@ def between_steps() -> None:
         walk.step()
 
 
-class SteppedStore(Store):
+class SteppedStore(ColdStore):
     @contextmanager
     def transaction(self) -> Generator[Connection]:
         between_steps()
@@ -148,27 +148,27 @@ class SteppedTiers(Tiers):
     def close(self) -> None:
         self.valkey.close()
 
-    def run(self, call: Call[T]) -> T:
+    def run(self, call: ScriptCall[T]) -> T:
         between_steps()
         answer = super().run(call)
         between_steps()
         return answer
 
-    def tell(self, ref: QueueRef, counters: ColdNumbers, gone: Sequence[int] = ()) -> None:
+    def sync_counters(self, ref: QueueRef, counters: ColdCounters, deleted_rows: Sequence[int] = ()) -> None:
         walk = current_walk()
-        if walk and walk.tells_late:
-            walk.late.append(Told(ref, counters, gone))
+        if walk and walk.syncs_late:
+            walk.late.append(LateSync(ref, counters, deleted_rows))
         else:
-            super().tell(ref, counters, gone)
+            super().sync_counters(ref, counters, deleted_rows)
 
 
 class SteppedClient(SyncClient):
-    def _take(self, step: Step) -> Any:
+    def _perform(self, step: Step) -> Any:
         if isinstance(step, Pause):
             return between_steps()
-        if not isinstance(step, Call):
-            return super()._take(step)
+        if not isinstance(step, ScriptCall):
+            return super()._perform(step)
         between_steps()
-        answer = super()._take(step)
+        answer = super()._perform(step)
         between_steps()
         return answer

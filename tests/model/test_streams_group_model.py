@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headrace.errors import StreamFull
 from headrace.model.job import NewJob
-from headrace.streams.dead import count_dead, redrive
+from headrace.streams.dead_letters import count_dead, redrive
 from headrace.streams.depth import read_depth
-from headrace.streams.scripts import FIRST_ID, GroupStubs, Held
+from headrace.streams.scripts import FIRST_ID, GroupStubs, LeasedEntry
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
 from tests.streams import GROUP, KEYS, STREAM, entry_ids, publish, stats
@@ -50,8 +50,8 @@ class GroupMachine(RuleBasedStateMachine):
         self.added = self.read_by_other = 0  # entries: a redriven job is a new one
         self.waiting: set[str] = set()  # new, returned, or failed and due
         self.later: set[str] = set()  # failed and not due for an hour
-        self.hands: dict[str, tuple[str, Held]] = {}  # job → worker, delivery
-        self.old: list[tuple[str, Held]] = []  # deliveries that were lost
+        self.hands: dict[str, tuple[str, LeasedEntry]] = {}  # job → worker, delivery
+        self.old: list[tuple[str, LeasedEntry]] = []  # deliveries that were lost
         self.done: set[str] = set()
         self.dead: set[str] = set()
 
@@ -77,8 +77,8 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(by=worker, n=st.integers(1, 4))
     def take(self, by: str, n: int) -> None:
-        taken = run(self.client, GroupStubs(KEYS, by).take(n))
-        assert taken.gone == 0
+        taken = run(self.client, GroupStubs(KEYS, by).dequeue(n))
+        assert taken.deleted == 0
         assert len(taken.entries) == min(n, len(self.waiting))
         for held in taken.entries:
             name = json.loads(held.fields[b"json"])["payload"]
@@ -98,7 +98,7 @@ class GroupMachine(RuleBasedStateMachine):
             "nack": (stubs.nack([(held, 0)]), self.waiting),
             "nack later": (stubs.nack([(held, FAR_MS)]), self.later),
             "bury": (stubs.bury([(held, "why")]), self.dead),
-            "give back": (stubs.giveback([held]), self.waiting),
+            "give back": (stubs.requeue([held]), self.waiting),
         }[how]
         assert run(self.client, call) == [True]
         to.add(name)
@@ -136,7 +136,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule()
     def an_hour_passes(self) -> None:
-        retries = KEYS.all()[1]
+        retries = KEYS.list_all()[1]
         entries: Any = self.client.zrange(retries, 0, -1)
         for entry in entries:
             self.client.zadd(retries, {entry: 0})
@@ -157,7 +157,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(by=worker)
     def tidy(self, by: str) -> None:
-        run(self.client, GroupStubs(KEYS, by).tidy(0))
+        run(self.client, GroupStubs(KEYS, by).remove_consumers(0))
 
     @invariant()
     def every_job_is_somewhere(self) -> None:

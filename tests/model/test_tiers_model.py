@@ -19,7 +19,7 @@ from psycopg.conninfo import make_conninfo
 
 from headrace.cold import mover
 from headrace.postgres.connect import connect, open_pool
-from headrace.queue.scripts import Caps
+from headrace.queue.scripts import WarmCaps
 from tests.model.clock import HOUR_MS
 from tests.model.stepping import Stop
 from tests.model.test_queue_model import SETTINGS
@@ -33,7 +33,7 @@ Make = Callable[[], TiersMachine]
 
 @pytest.fixture
 def make(valkey_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    monkeypatch.setattr(mover, "SURE_OF_LOCK_MS", HOUR_MS)  # time passes only when the machine says so
+    monkeypatch.setattr(mover, "LOCK_VALID_MS", HOUR_MS)  # time passes only when the machine says so
     options = f"-c lock_timeout={LOCK_MS} -c idle_in_transaction_session_timeout=0"  # see `take_over`
     impatient = make_conninfo(postgres_url, options=options)
     with connect(postgres_url) as observer, ExitStack() as stack:
@@ -73,7 +73,7 @@ def test_every_step(make: Make, story: str, crash: bool) -> None:
     for after in count(1 + (list(STORIES).index(story) + 2 * crash) % STRIDE, STRIDE):
         machine = make()
         try:
-            machine.begin(Caps(items=3, shard_bytes=0), 500, Wish(1, 0, 0, 0, None, 1, ""))
+            machine.begin(WarmCaps(items=3, shard_bytes=0), 500, Wish(1, 0, 0, 0, None, 1, ""))
             for act in acts(before):
                 machine.act(act, Stop())
             stopped = machine.tell_story(first, Stop(after, crash), acts(then), Stop(tells_late=not crash), acts(last))
@@ -84,6 +84,6 @@ def test_every_step(make: Make, story: str, crash: bool) -> None:
             return
 
 
-def test_no_job_is_lost_and_none_runs_twice_whoever_dies_where(make: Make) -> None:
+def test_no_job_is_lost_or_run_twice_whichever_process_dies_where(make: Make) -> None:
     chosen = settings(SETTINGS, max_examples=EXAMPLES, stateful_step_count=20)
     run_state_machine_as_test(cast("type[RuleBasedStateMachine]", make), settings=chosen)

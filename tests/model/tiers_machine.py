@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from headrace.cold.audit import Audit, Drift
+from headrace.cold.audit import Drift, TierAudit
 from headrace.cold.mover import Mover, MoverOptions
 from headrace.errors import DatabaseUnavailable, SpillRefused, UnknownQueue
 from headrace.model.event import Op
@@ -22,15 +22,15 @@ from headrace.model.job import JobState, LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import Connection, Pool
 from headrace.queue import keys
-from headrace.queue.queue import QueueOptions
-from headrace.queue.scripts import Caps
+from headrace.queue.client import QueueOptions
+from headrace.queue.scripts import WarmCaps
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import connect
 from headrace.valkey.scripts import run
 from tests.conftest import ODD_NAMES, wait_until
 from tests.model.clock import HOUR_MS, server_ms
 from tests.model.fold import Fold, differences, read_envs, read_events
-from tests.model.stepping import NOWHERE, SteppedClient, SteppedTiers, Stop, Told, Walk
+from tests.model.stepping import NOWHERE, LateSync, SteppedClient, SteppedTiers, Stop, Walk
 from tests.model.tiers_sight import Row, World, check_postgres, check_warm, look_at_both
 from tests.model.tiers_truth import Call, Fate, Job, TiersTruth
 
@@ -55,7 +55,7 @@ IDS = 8  # of each queue: so few that producers ask for the same one
 refs = st.sampled_from([REFS[0], REFS[0], *REFS])
 slots = st.integers(0, 1)
 all_caps = st.builds(
-    Caps,
+    WarmCaps,
     items=st.sampled_from([1, 2, 3, 5, 10]),
     bytes=st.sampled_from([60, 1000, 2**20]),
     shard_bytes=st.sampled_from([0, 0, 120]),
@@ -134,16 +134,16 @@ class TiersMachine(RuleBasedStateMachine):
         self.complaints = Complaints()
         logging.getLogger("headrace.cold.mover").addHandler(self.complaints)
         self.paused: list[tuple[Walk, Callable[[Walk], None]]] = []
-        self.late: list[Told] = []
+        self.late: list[LateSync] = []
         self.leases: list[LeasedJob] = []
         self.names = self.leader = 0
         self.tiers: list[SteppedTiers] = []
 
     @initialize(caps=all_caps, batch=st.sampled_from([1, 2, 500]), first=wishes)
-    def begin(self, caps: Caps, batch: int, first: Wish) -> None:
+    def begin(self, caps: WarmCaps, batch: int, first: Wish) -> None:
         """More jobs than fit, in one queue: chance alone takes long to bring that."""
         self.options = QueueOptions(shards=1, caps=caps)
-        self.stubs = self.options.stubs()
+        self.stubs = self.options.make_stubs()
         self.mover_options = MoverOptions(lease_s=LEASE_S, batch=batch)
         self.truth = TiersTruth(caps)
         self.tiers = [SteppedTiers(self.valkey_url, pool, self.options, FAR_MS) for pool in self.pools]
@@ -202,8 +202,8 @@ class TiersMachine(RuleBasedStateMachine):
         self.arrive(self.late.pop(data.draw(st.integers(0, len(self.late) - 1), "which")))
         self.see()
 
-    def arrive(self, told: Told) -> None:
-        run(self.valkey, self.stubs.settle(told.ref, told.numbers, told.gone))
+    def arrive(self, told: LateSync) -> None:
+        run(self.valkey, self.stubs.sync_cold(told.ref, told.numbers, told.gone))
 
     # Producers
 
@@ -401,13 +401,13 @@ class TiersMachine(RuleBasedStateMachine):
         wait_until(lambda: not self.observer.execute(END_SESSIONS).fetchall(), "it has ended", every_s=0.001)
         self.valkey.delete(keys.mover(0))
         self.movers[slot] = self.new_mover(slot)
-        self.movers[slot].elect()
+        self.movers[slot].renew_leadership()
         self.leader = slot
 
     @rule(slot=slots, ref=refs, stop=stops)
     def visit(self, slot: int, ref: QueueRef, stop: Stop) -> None:
         mover = self.movers[slot]
-        self.walk("visit", lambda: mover.visit(ref), stop, lambda walk: self.moved(walk, slot, mover))
+        self.walk("visit", lambda: mover.refill_queue(ref), stop, lambda walk: self.moved(walk, slot, mover))
 
     @rule(slot=slots, stop=stops)
     def sweep(self, slot: int, stop: Stop) -> None:
@@ -421,7 +421,7 @@ class TiersMachine(RuleBasedStateMachine):
 
     @rule(slot=slots, stop=stops)
     def audit(self, slot: int, stop: Stop) -> None:
-        audit = Audit(self.tiers[slot])
+        audit = TierAudit(self.tiers[slot])
         self.walk("audit", lambda: audit.run(0), stop, self.audited)
 
     def audited(self, walk: Walk) -> None:

@@ -16,7 +16,7 @@ from itertools import count
 from headrace.model.event import Op
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
-from headrace.queue.scripts import Caps
+from headrace.queue.scripts import WarmCaps
 from tests.model.tiers_sight import Row, Warm, World, number_of
 
 
@@ -72,7 +72,7 @@ class Call:
 
 @dataclass
 class TiersTruth:
-    caps: Caps
+    caps: WarmCaps
     jobs: dict[int, Job] = field(default_factory=dict[int, Job])
     counts: dict[QueueRef, Counter[Op]] = field(default_factory=dict[QueueRef, Counter[Op]])
     cancelling: Counter[str] = field(default_factory=Counter[str])  # ids that are about to be cancelled

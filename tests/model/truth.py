@@ -15,7 +15,7 @@ from headrace.model.event import Op
 from headrace.model.job import JobState, LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.keys import encode, env_part, job_part
-from headrace.queue.scripts import DEFAULT_CAPS, Caps, DeadFilter
+from headrace.queue.scripts import DEFAULT_CAPS, DeadFilter, WarmCaps
 
 NEVER = math.inf
 DEAD_OVERHEAD = 512  # what a dead job counts beside its payload
@@ -91,7 +91,7 @@ class Environment:
 
 
 class Truth:
-    def __init__(self, shards: int, caps: Caps = DEFAULT_CAPS) -> None:
+    def __init__(self, shards: int, caps: WarmCaps = DEFAULT_CAPS) -> None:
         self.shards = shards
         self.caps = caps
         self.jobs: dict[tuple[EnvRef, str], Job] = {}

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from headrace.cli.valkey_roles import Role, acl_words
+from headrace.cli.valkey_roles import ValkeyRole, build_acl_words
 from headrace.embedded.process import LOOPBACK, EmbeddedServer
 from headrace.embedded.valkey import find_server
 from headrace.valkey.connect import connect
-from headrace.valkey.probe import server_version
+from headrace.valkey.probe import read_server_version
 
 ADMIN_PASSWORD = "of-the-administrator"
 PASSWORD = "of-a-part"
@@ -49,13 +49,13 @@ class AclValkey(EmbeddedServer):
         ]
 
     def ping(self) -> str | None:
-        return server_version(self.url)
+        return read_server_version(self.url)
 
-    def create_user(self, role: Role) -> str:
+    def create_user(self, role: ValkeyRole) -> str:
         """Create the user of a role and return its URL."""
         digest = hashlib.sha256(PASSWORD.encode()).hexdigest()
         with connect(self.url) as client:
-            client.execute_command("ACL", "SETUSER", *acl_words(role, role.name, digest))
+            client.execute_command("ACL", "SETUSER", *build_acl_words(role, role.name, digest))
         return f"redis://{role.name}:{PASSWORD}@{LOOPBACK}:{self.port}/0"
 
     def load_users(self, lines: Sequence[str]) -> None:
@@ -105,7 +105,7 @@ class AclCluster(AclValkey):
     def command(self) -> Sequence[str]:
         return [*super().command(), "--cluster-enabled", "yes"]
 
-    def create_user(self, role: Role) -> str:
+    def create_user(self, role: ValkeyRole) -> str:
         return super().create_user(role).replace("redis://", "redis+cluster://").removesuffix("/0")
 
 

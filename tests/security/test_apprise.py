@@ -12,15 +12,15 @@ import pytest
 from headrace.alerts import senders
 from headrace.alerts.channel_policy import LOCAL_SCHEMES, ChannelPolicy
 from headrace.alerts.channels import make_channel
-from headrace.alerts.messages import Message
+from headrace.alerts.messages import AlertMessage
 from headrace.alerts.rules import InvalidRule, Rule
 from headrace.alerts.senders import send
-from headrace.settings import AlertsSettings, load
-from headrace.webhook.post import NotTaken
+from headrace.settings import AlertsSettings, load_settings
+from headrace.webhook.post import DeliveryFailed
 from tests.alerting import ENV, LOCAL, Receiver, http_receiver
 from tests.conftest import LONG_S
 
-MESSAGE = Message("m-1", "test", Rule("r", "acme", "shop", "prod", "", ""), [])
+MESSAGE = AlertMessage("m-1", "test", Rule("r", "acme", "shop", "prod", "", ""), [])
 DEFAULT_SCHEMES = AlertsSettings().apprise_schemes
 
 
@@ -46,7 +46,7 @@ def receiver() -> Iterator[Receiver]:
 def test_a_parameter_that_names_a_file_is_refused(url: str) -> None:
     with pytest.raises(InvalidRule, match="may name a file"):
         make_channel("c", ENV, {"name": "n", "type": "apprise", "url": url})
-    with pytest.raises(NotTaken, match="may name a file"):
+    with pytest.raises(DeliveryFailed, match="may name a file"):
         send("apprise", {"url": url}, MESSAGE, LOCAL)
 
 
@@ -57,13 +57,13 @@ def test_services_that_the_operator_does_not_allow_are_refused(scheme: str) -> N
     config = {"url": f"{scheme}://user:pass@host.example/x"}
     with pytest.raises(InvalidRule, match=r"alerts\.apprise_schemes"):
         make_channel("c", ENV, {"name": "n", "type": "apprise", **config})
-    with pytest.raises(NotTaken, match=r"alerts\.apprise_schemes"):  # a channel created by an earlier version
+    with pytest.raises(DeliveryFailed, match=r"alerts\.apprise_schemes"):  # a channel created by an earlier version
         send("apprise", config, MESSAGE, LOCAL)
 
 
 def test_the_operator_widens_the_list_but_not_to_the_machine_itself() -> None:
     flags = {"alerts.apprise_schemes": ["slack", "mailto", *LOCAL_SCHEMES]}
-    policy = ChannelPolicy.of(load(flags, {}, None).settings.alerts)
+    policy = ChannelPolicy.from_settings(load_settings(flags, {}, None).settings.alerts)
     assert policy.find_problem("apprise", {"url": "mailto://user:pass@example.org"}, "acme") is None
     for scheme in LOCAL_SCHEMES:
         assert "acts on the server's own machine" in str(

@@ -14,26 +14,26 @@ from click.testing import CliRunner
 
 from headrace.cli import main
 from headrace.cli.doctor_security import (
-    CHECKS,
+    CHECK_NAMES,
     SETTING_RULES,
-    examine_security,
-    hosts_in,
+    check_anonymous,
+    check_data_directory,
+    check_encryption,
+    check_password,
+    check_postgres_role,
+    check_process_user,
+    check_secret_files,
+    check_security,
+    check_setting,
+    check_settings_file,
+    check_valkey_user,
     is_loopback,
-    judge_anonymous,
-    judge_data_directory,
-    judge_encryption,
-    judge_password,
-    judge_postgres_role,
-    judge_secret_files,
-    judge_setting,
-    judge_settings_file,
-    judge_user,
-    judge_valkey_user,
-    without_credentials,
+    parse_hosts,
+    strip_credentials,
 )
-from headrace.cli.valkey_roles import all_roles
+from headrace.cli.valkey_roles import build_roles
 from headrace.postgres.connect import connect as connect_postgres
-from headrace.settings import Settings, load
+from headrace.settings import Settings, load_settings
 from headrace.valkey.connect import connect
 from tests.conftest import READY_S, QuickPostgres, Servers
 from tests.security.acl_server import AclValkey
@@ -65,7 +65,7 @@ def test_the_checklist_has_every_check() -> None:
     section = PAGE.partition("## Hardening checklist")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
     documented = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
-    assert sorted(documented) == sorted(CHECKS)
+    assert sorted(documented) == sorted(CHECK_NAMES)
 
 
 class TestSettings:
@@ -83,22 +83,22 @@ class TestSettings:
     )
     def test_open_settings_fail(self, key: str, value: str) -> None:
         [rule] = [rule for rule in SETTING_RULES if rule.key == key]
-        assert judge_setting(rule, Settings()).ok
-        finding = judge_setting(rule, load({key: value}, {}, None).settings)
+        assert check_setting(rule, Settings()).ok
+        finding = check_setting(rule, load_settings({key: value}, {}, None).settings)
         assert not finding.ok
         assert finding.advice
 
     @pytest.mark.parametrize(("host", "opened"), DANGEROUS_HOSTS.items())
     def test_what_an_allowed_host_opens_is_named(self, host: str, opened: str) -> None:
         [rule] = [rule for rule in SETTING_RULES if rule.key == "alerts.allowed_hosts"]
-        settings = load({rule.key: f"hooks.internal,{host},10.1.0.0/16"}, {}, None).settings
-        assert judge_setting(rule, settings).found == f"allows {host} ({opened})"
+        settings = load_settings({rule.key: f"hooks.internal,{host},10.1.0.0/16"}, {}, None).settings
+        assert check_setting(rule, settings).found == f"allows {host} ({opened})"
 
     def test_hosts_and_networks_of_ones_own_may_be_allowed(self) -> None:
         hosts = "10.1.0.0/16, hooks.internal, 192.168.7.7, fd12::/16, 127.0.0.0/8"
         for rule in SETTING_RULES:
             if rule.key.endswith("allowed_hosts"):
-                finding = judge_setting(rule, load({rule.key: hosts}, {}, None).settings)
+                finding = check_setting(rule, load_settings({rule.key: hosts}, {}, None).settings)
                 assert (finding.ok, finding.found) == (True, f"allows {hosts}")
 
     @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "[::1]", "localhost", "/run/postgresql"])
@@ -115,37 +115,37 @@ class TestFiles:
         file = tmp_path / "headrace.toml"
         file.write_text('[redis]\nurl = "redis://me:secret@valkey.example/0"\n')
         file.chmod(0o640)
-        finding = judge_settings_file(load({}, {}, file))
+        finding = check_settings_file(load_settings({}, {}, file))
         assert not finding.ok
         assert "0640" in finding.found
         assert "secret" not in finding.found
         file.chmod(0o600)
-        assert judge_settings_file(load({}, {}, file)).ok
+        assert check_settings_file(load_settings({}, {}, file)).ok
 
     def test_settings_file_without_secrets_may_be_read(self, tmp_path: Path) -> None:
         file = tmp_path / "headrace.toml"
         file.write_text("[api]\nport = 8080\n")
         file.chmod(0o644)
-        assert judge_settings_file(load({}, {}, file)).ok
+        assert check_settings_file(load_settings({}, {}, file)).ok
 
     def test_data_directory_that_others_can_enter(self, tmp_path: Path) -> None:
-        assert judge_data_directory(tmp_path / "not there").ok
+        assert check_data_directory(tmp_path / "not there").ok
         tmp_path.chmod(0o755)
-        assert not judge_data_directory(tmp_path).ok
+        assert not check_data_directory(tmp_path).ok
         tmp_path.chmod(0o700)
-        assert judge_data_directory(tmp_path).ok
+        assert check_data_directory(tmp_path).ok
 
     def test_key_that_others_can_read(self, tmp_path: Path) -> None:
         key = tmp_path / "api.key"
         key.write_text("hr_…")
         key.chmod(0o644)
-        assert not judge_secret_files(tmp_path).ok
+        assert not check_secret_files(tmp_path).ok
         key.chmod(0o600)
-        assert judge_secret_files(tmp_path).ok
+        assert check_secret_files(tmp_path).ok
 
     def test_root_is_advised_against(self) -> None:
-        assert judge_user(0).advice
-        assert not judge_user(1000).advice
+        assert check_process_user(0).advice
+        assert not check_process_user(1000).advice
 
 
 class TestUrls:
@@ -171,45 +171,45 @@ class TestUrls:
     )
     def test_passwords_and_encryption(self, server: str, url: str, password: bool, encrypted: bool) -> None:
         """Encryption is needed for other machines only."""
-        assert judge_password(server, url).ok is password
-        assert judge_encryption(server, url).ok is encrypted
-        assert "secret" not in f"{judge_password(server, url)} {judge_encryption(server, url)}"
+        assert check_password(server, url).ok is password
+        assert check_encryption(server, url).ok is encrypted
+        assert "secret" not in f"{check_password(server, url)} {check_encryption(server, url)}"
 
     def test_no_credential_is_left(self) -> None:
-        assert without_credentials("redis", "redis://me:p%40@h:1/0?password=p&protocol=3") == "redis://h:1/0?protocol=3"
-        assert without_credentials("clickhouse", "https://me:p@h:8443/?user=me&password=p") == "https://h:8443/"
-        assert "p@ss" not in without_credentials("postgres", "postgresql://me:p%40ss@h/db")
+        assert strip_credentials("redis", "redis://me:p%40@h:1/0?password=p&protocol=3") == "redis://h:1/0?protocol=3"
+        assert strip_credentials("clickhouse", "https://me:p@h:8443/?user=me&password=p") == "https://h:8443/"
+        assert "p@ss" not in strip_credentials("postgres", "postgresql://me:p%40ss@h/db")
 
     def test_every_host_is_looked_at(self) -> None:
-        assert hosts_in("redis", "redis+cluster://:p@127.0.0.1:1,h:2,[::1]:3") == ["127.0.0.1", "h", "::1"]
-        assert hosts_in("postgres", "postgresql://a:1,b:2/db") == ["a", "b"]
+        assert parse_hosts("redis", "redis+cluster://:p@127.0.0.1:1,h:2,[::1]:3") == ["127.0.0.1", "h", "::1"]
+        assert parse_hosts("postgres", "postgresql://a:1,b:2/db") == ["a", "b"]
 
 
 class TestValkey:
     def test_an_administrator_is_no_user_for_headrace(self, server: AclValkey) -> None:
-        finding = judge_valkey_user("redis", server.url)
+        finding = check_valkey_user("redis", server.url)
         assert not finding.ok
         assert finding.found == "default may use ACL, CONFIG, MODULE, keys of other applications"
 
-    @pytest.mark.parametrize("role", all_roles())
+    @pytest.mark.parametrize("role", build_roles())
     def test_every_role_passes(self, server: AclValkey, role: str) -> None:
-        url = server.create_user(all_roles()[role])
-        assert judge_valkey_user("redis", url).ok
+        url = server.create_user(build_roles()[role])
+        assert check_valkey_user("redis", url).ok
 
     def test_an_open_default_user(self, server: AclValkey) -> None:
-        url = server.create_user(all_roles()["worker"])
-        assert judge_anonymous("redis", url).ok
+        url = server.create_user(build_roles()["worker"])
+        assert check_anonymous("redis", url).ok
         with connect(server.url) as admin:
             admin.execute_command("ACL", "SETUSER", "default", "nopass")
             try:
-                assert not judge_anonymous("redis", url).ok
+                assert not check_anonymous("redis", url).ok
             finally:
                 admin.execute_command("ACL", "LOAD")
-        assert judge_anonymous("redis", url).ok
+        assert check_anonymous("redis", url).ok
 
     def test_a_server_that_is_away_is_not_taken_for_safe(self) -> None:
-        assert not judge_valkey_user("redis", "redis://:p@127.0.0.1:1/0").ok
-        assert not judge_postgres_role("postgres", "postgresql://me:p@127.0.0.1:1/db").ok
+        assert not check_valkey_user("redis", "redis://:p@127.0.0.1:1/0").ok
+        assert not check_postgres_role("postgres", "postgresql://me:p@127.0.0.1:1/db").ok
 
 
 class AdminPostgres(QuickPostgres):
@@ -241,15 +241,15 @@ RIGHTS: Mapping[LiteralString, str] = {
 
 
 def test_rights_of_a_postgres_role(admin_url: str) -> None:
-    assert not judge_postgres_role("postgres", admin_url).ok
+    assert not check_postgres_role("postgres", admin_url).ok
     url = re.sub("//.*@", "//guest:guest@", admin_url)
     with connect_postgres(admin_url) as conn:
         conn.execute("CREATE ROLE guest LOGIN PASSWORD 'guest'")
-    assert judge_postgres_role("postgres", url).ok
+    assert check_postgres_role("postgres", url).ok
     for change, found in RIGHTS.items():
         with connect_postgres(admin_url) as conn:
             conn.execute(change)
-        assert judge_postgres_role("postgres", url).found == found
+        assert check_postgres_role("postgres", url).found == found
 
 
 def run_doctor(*arguments: str, **environ: str) -> tuple[int, dict[str, Any]]:
@@ -262,12 +262,12 @@ def test_the_command(server: AclValkey, tmp_path: Path, monkeypatch: pytest.Monk
     tmp_path.chmod(0o700)
     environ = {
         "HEADRACE_EMBEDDED_DATA_DIR": str(tmp_path),
-        "HEADRACE_REDIS_URL": server.create_user(all_roles()["worker"]),
+        "HEADRACE_REDIS_URL": server.create_user(build_roles()["worker"]),
     }
     code, found = run_doctor(**environ)
     assert [check for check in found["checks"] if not check["ok"]] == []
     assert code == 0
-    assert [check["check"] for check in found["checks"]] == list(CHECKS)
+    assert [check["check"] for check in found["checks"]] == list(CHECK_NAMES)
     code, found = run_doctor(**{**environ, "HEADRACE_REDIS_URL": server.url})
     assert [check["check"] for check in found["checks"] if not check["ok"]] == ["redis user"]
     assert code == 1
@@ -275,5 +275,5 @@ def test_the_command(server: AclValkey, tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_nothing_is_found_where_nothing_is_configured(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o700)
-    loaded = load({"embedded.data_dir": str(tmp_path)}, {}, None)
-    assert [finding for finding in examine_security(loaded) if not finding.ok] == []
+    loaded = load_settings({"embedded.data_dir": str(tmp_path)}, {}, None)
+    assert [finding for finding in check_security(loaded) if not finding.ok] == []

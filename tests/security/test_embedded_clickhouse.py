@@ -235,12 +235,12 @@ def test_harmless_statements_that_look_alike_are_served(server: Server) -> None:
     assert server.post("SELECT 'it\\'s', 1 AS `a b`").text == "it\\'s\t1\n"
 
 
-def pieces_of(coding: str, body: bytes) -> list[int]:
+def read_piece_sizes(coding: str, body: bytes) -> list[int]:
     async def chunks() -> AsyncIterator[bytes]:
         yield body
 
     async def read() -> list[int]:
-        return [len(piece) async for piece in http_coding.decoded(chunks(), coding)]
+        return [len(piece) async for piece in http_coding.decode_body(chunks(), coding)]
 
     return asyncio.run(read())
 
@@ -254,7 +254,7 @@ def test_a_small_body_does_not_fill_the_memory() -> None:
         "deflate": zlib.compress(bytes(size), level=9),
     }
     for coding, bomb in bombs.items():
-        pieces = pieces_of(coding, bomb)
+        pieces = read_piece_sizes(coding, bomb)
         assert (coding, sum(pieces)) == (coding, size)
         assert max(pieces) <= 18 * 2**20
 

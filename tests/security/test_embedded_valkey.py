@@ -15,7 +15,7 @@ from headrace.embedded.credentials import FILE
 from headrace.embedded.valkey import SUPERVISOR, USER, EmbeddedValkey
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 from headrace.valkey.connect import connect
 from tests.security.servers import started
 

@@ -11,14 +11,14 @@ from fastapi.testclient import TestClient
 
 from headrace.alerts import records
 from headrace.alerts.channels import make_channel
-from headrace.alerts.health import CHANNELS
-from headrace.alerts.journal import Decided, lock_states, write
-from headrace.alerts.machine import evaluate
-from headrace.api.callers import EVERYTHING, Scope
+from headrace.alerts.meta_rules import CHANNELS
+from headrace.alerts.state_machine import evaluate
+from headrace.alerts.state_store import AlertChanges, lock_states, write_changes
+from headrace.api.access import GLOBAL_SCOPE, KeyScope
 from headrace.api.services import Services
 from headrace.cli.main import headrace
 from headrace.model.names import EnvRef
-from headrace.postgres.connect import Pool, connection, open_pool
+from headrace.postgres.connect import Pool, open_pool, transaction
 from tests.access import client_with_key
 
 PATH = "/api/v1/alerts/channels"
@@ -37,12 +37,12 @@ def services(valkey_url: str, postgres_url: str) -> Iterator[Services]:
 
 @pytest.fixture
 def tenant(services: Services) -> TestClient:
-    return client_with_key(services, Scope("evil", "shop", "prod"))
+    return client_with_key(services, KeyScope("evil", "shop", "prod"))
 
 
 @pytest.fixture
 def operator(services: Services) -> TestClient:
-    return client_with_key(services, EVERYTHING)
+    return client_with_key(services, GLOBAL_SCOPE)
 
 
 @pytest.fixture
@@ -53,22 +53,22 @@ def pool(postgres_url: str) -> Iterator[Pool]:
 
 def judge_health(pool: Pool, now_ms: int, failing: bool) -> None:
     """Evaluate health like the evaluator when a channel of another tenant fails or recovers."""
-    with connection(pool) as conn:
-        decided = Decided()
+    with transaction(pool) as conn:
+        decided = AlertChanges()
         states = lock_states(conn, [CHANNELS.id]).get(CHANNELS.id, {})
         decided.add(CHANNELS, *evaluate(CHANNELS, {OTHERS_CHANNEL: 1.0} if failing else {}, states, now_ms))
-        write(conn, decided)
+        write_changes(conn, decided)
 
 
 def list_messages(pool: Pool) -> list[tuple[str, str]]:
     """Return the channel and kind of each message about the other tenant's channel."""
-    with connection(pool) as conn:
+    with transaction(pool) as conn:
         rows = conn.execute("SELECT channel_id, message ->> 'kind', message::text FROM alert_outbox ORDER BY seq")
         return [(str(channel), str(kind)) for channel, kind, text in rows.fetchall() if OTHERS_CHANNEL in str(text)]
 
 
-@pytest.mark.parametrize("scope", [Scope("evil"), Scope("evil", "shop"), Scope("evil", "shop", "prod")])
-def test_a_tenant_cannot_ask_for_incidents_of_headrace(services: Services, pool: Pool, scope: Scope) -> None:
+@pytest.mark.parametrize("scope", [KeyScope("evil"), KeyScope("evil", "shop"), KeyScope("evil", "shop", "prod")])
+def test_a_tenant_cannot_ask_for_incidents_of_headrace(services: Services, pool: Pool, scope: KeyScope) -> None:
     api = client_with_key(services, scope)
     where = {"org": EVIL.org, "project": EVIL.project, "env": EVIL.env}
     refused = api.post(PATH, params=where, json={**HOOK, "health": True})
@@ -95,13 +95,13 @@ def test_what_tenants_asked_for_before_is_not_granted(pool: Pool) -> None:
     """The resolution of an incident that started earlier is not sent either."""
     ours, _ = make_channel("channel_ours", EVIL, {**HOOK, "name": "ours", "health": True})
     old, _ = make_channel("channel_old", EVIL, HOOK)
-    with connection(pool) as conn:
+    with transaction(pool) as conn:
         records.put_channel(conn, ours)
         records.put_channel(conn, old)
         conn.execute("UPDATE alert_channels SET health = true WHERE id = 'channel_old'")  # as older versions wrote it
     judge_health(pool, HOUR_MS, failing=True)
     assert list_messages(pool) == [("channel_ours", "firing")]
-    with connection(pool) as conn:
+    with transaction(pool) as conn:
         conn.execute("UPDATE alert_incidents SET channels = '{channel_old,channel_ours}'")
     for hour in (2, 3, 4):
         judge_health(pool, hour * HOUR_MS, failing=False)
@@ -110,7 +110,7 @@ def test_what_tenants_asked_for_before_is_not_granted(pool: Pool) -> None:
 
 def test_the_operators_file_grants_it_again(postgres_url: str, pool: Pool, tmp_path: Path) -> None:
     old, _ = make_channel("channel_old", EVIL, HOOK)
-    with connection(pool) as conn:
+    with transaction(pool) as conn:
         records.put_channel(conn, old)
         conn.execute("UPDATE alert_channels SET health = true")
     where = 'org = "evil"\nproject = "shop"\nenv = "prod"\n'

@@ -24,21 +24,21 @@ from hypothesis import seed as hypothesis_seed
 from schemathesis import GenerationMode
 
 from headrace.api import auth
-from headrace.api.app import ANYBODY, create_app
-from headrace.api.callers import Level, Scope
-from headrace.api.rate import Buckets
+from headrace.api.access import AccessLevel, KeyScope
+from headrace.api.app import PUBLIC_ROUTES, create_app
+from headrace.api.rate_limit import RequestRateLimiter
 from headrace.api.routes import alerts as alert_routes
 from headrace.api.services import Services
 from headrace.autoscale import records as autoscale_records
-from headrace.autoscale.decide import Observation, Source, State, decide
+from headrace.autoscale.decide import LoadSource, Observation, ScalingState, decide
 from headrace.autoscale.worker_types import WorkerType
 from headrace.model.names import QueueRef
 from headrace.pipeline.buckets import bucketize
-from headrace.postgres.connect import connect, connection
+from headrace.postgres.connect import connect, transaction
 from headrace.queue import keys
 from headrace.snapshot import reader
-from headrace.snapshot.queues import ALL, Naming
-from headrace.streams.watch import Watcher, watched
+from headrace.snapshot.queue_families import ALL, TenantLabelPolicy
+from headrace.streams.watcher import Watcher, make_watched_group
 from headrace.valkey.connect import Valkey
 from headrace.warehouse import queue_metrics
 from headrace.warehouse.connect import Client
@@ -54,10 +54,10 @@ NOWHERE = QueueRef("emca", "pohs", "dorp", "kram-queue")
 MARK = re.compile(r"mark-[a-z]+(?:-\d+)?|acme|shop")
 
 STRANGERS = {
-    "another organisation": Scope("globex"),
-    "another organisation, same names below": Scope("globex", "shop", "prod"),
-    "another project": Scope("acme", "blog"),
-    "another environment": Scope("acme", "shop", "test"),
+    "another organisation": KeyScope("globex"),
+    "another organisation, same names below": KeyScope("globex", "shop", "prod"),
+    "another project": KeyScope("acme", "blog"),
+    "another environment": KeyScope("acme", "shop", "test"),
 }
 
 ENDLESS = "/api/v1/stream"
@@ -73,7 +73,7 @@ OPERATIONS = [
 ]
 OPEN = [
     (method, path.format(token="A" * 43))
-    for method, path in sorted(ANYBODY)
+    for method, path in sorted(PUBLIC_ROUTES)
     if method == "GET" and path != "/openapi.json"  # its examples have names too
 ]
 
@@ -140,9 +140,9 @@ def victim(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Victim]:
     monkeypatch.setattr(alert_routes, "TEST_WAIT_S", 0.0)  # no process sends here
-    monkeypatch.setattr(reader, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(reader, "POLL_WAIT_S", 60.0)
     with open_world(valkey_url, postgres_url, clickhouse_url, str(warehouse.database)) as world:
-        world.services.__dict__["failures"] = Buckets(1e6, 10**6)
+        world.services.__dict__["failed_key_limits"] = RequestRateLimiter(1e6, 10**6)
         world.services.__dict__["channel_policy"] = ANY_MAIL
         marks = {"task": "mark-task", "flow": "mark-flow", "payload": b'"mark-payload"'}
         world.enqueue(VICTIM, 1, "mark-dead-", **marks)
@@ -158,8 +158,10 @@ def victim(
         valkey.set(keys.worker("mark-worker"), json.dumps(entry))
         valkey.zadd(keys.WORKERS, {"mark-worker": now_ms})
         valkey.xgroup_create("mark-stream", "mark-group", mkstream=True)
-        Watcher(valkey, valkey, OPTIONS.stubs(), [watched("mark-stream", "mark-group", *_env())]).run_once()
-        refresher(valkey, sources(valkey, naming=Naming(ALL))).run_once()
+        Watcher(
+            valkey, valkey, OPTIONS.make_stubs(), [make_watched_group("mark-stream", "mark-group", *_env())]
+        ).run_once()
+        refresher(valkey, sources(valkey, naming=TenantLabelPolicy(ALL))).run_once()
         _put_worker_type(world)
         ids = {"jobs": "mark-job-0", "dead": "mark-dead-0", "autoscale": "mark-type", **_put_alerts(world)}
         yield Victim(world, {**ids, "sessions": _sign_in(world)})
@@ -187,14 +189,14 @@ def _put_alerts(world: World) -> dict[str, str]:
 def _put_worker_type(world: World) -> None:
     org, project, env = _env()
     worker = WorkerType("mark-type", (VICTIM.queue,), org=org, project=project, env=env)
-    seen = Observation([Source("queue mark-source", 5, 0, 0.0, 1.0)], workers=1)
-    decision = decide(worker, seen, State(began_ms=0, changed_ms=0, wanted=1), world.services.now_ms())
-    with connection(world.services.postgres) as conn:
+    seen = Observation([LoadSource("queue mark-source", 5, 0, 0.0, 1.0)], workers=1)
+    decision = decide(worker, seen, ScalingState(began_ms=0, changed_ms=0, wanted=1), world.services.now_ms())
+    with transaction(world.services.postgres) as conn:
         autoscale_records.put_decision(conn, worker, decision, 3600.0)
 
 
 def _sign_in(world: World) -> str:
-    key = make_key(world.services.postgres_url, Scope(*_env()), Level.ADMIN, "mark-key")
+    key = make_key(world.services.postgres_url, KeyScope(*_env()), AccessLevel.ADMIN, "mark-key")
     browser = client(world.services)
     answer = browser.post("/api/v1/session", json={"key": key}, headers={"User-Agent": "mark-agent"})
     return answer.json()["session_id"]
@@ -209,7 +211,7 @@ def ask(api: TestClient, method: str, path: str, names: dict[str, str], ref: Que
     return api.request(method, url, params=params, json=BODIES.get((method, path)))
 
 
-def leaks(answer: httpx.Response, scope: Scope) -> set[str]:
+def leaks(answer: httpx.Response, scope: KeyScope) -> set[str]:
     """Return the marks in a response that the caller neither sent nor may see by its scope."""
     sent = unquote(str(answer.request.url)) + answer.request.read().decode(errors="replace") + str(scope)
     return {mark for mark in MARK.findall(answer.text) if mark not in sent}
@@ -227,7 +229,7 @@ def comparable(answer: httpx.Response, *names: str) -> Any:
 @pytest.mark.parametrize("stranger", STRANGERS)
 def test_strangers_cannot_tell_what_exists_from_what_does_not(victim: Victim, valkey: Valkey, stranger: str) -> None:
     scope = STRANGERS[stranger]
-    for level in Level:
+    for level in AccessLevel:
         api = victim.world.with_key(scope, level)
         before = victim.everything(valkey)
         for method, path, _ in OPERATIONS:
@@ -235,7 +237,7 @@ def test_strangers_cannot_tell_what_exists_from_what_does_not(victim: Victim, va
             absent = {name: value[::-1] for name, value in names.items()}
             there = ask(api, method, path, names, VICTIM)
             nowhere = ask(api, method, path, absent, NOWHERE)
-            where = (method, path, level.word)
+            where = (method, path, level.label)
             assert there.status_code < 500, (*where, there.text)
             assert not leaks(there, scope), (*where, there.text)
             of_victim, of_no_one = (*names.values(), *_env()), (*absent.values(), "emca", "pohs", "dorp")
@@ -253,7 +255,7 @@ def test_strangers_cannot_tell_what_exists_from_what_does_not(victim: Victim, va
 @pytest.mark.timeout(LONG_S)
 def test_the_victim_itself_sees_every_mark(victim: Victim) -> None:
     """The test above would pass if there were nothing to leak."""
-    api = victim.world.with_key(Scope(*_env()), Level.ADMIN)
+    api = victim.world.with_key(KeyScope(*_env()), AccessLevel.ADMIN)
     found: set[str] = set()
     for method, path, _ in OPERATIONS:
         if method == "GET":
@@ -281,9 +283,9 @@ def read_snapshot(url: str, key: str, params: dict[str, str]) -> list[Any]:
 @pytest.mark.timeout(LONG_S)
 def test_a_live_stream_shows_strangers_nothing(victim: Victim) -> None:
     services = victim.world.services
-    own = make_key(services.postgres_url, Scope(*_env()))
+    own = make_key(services.postgres_url, KeyScope(*_env()))
     strangers = {stranger: make_key(services.postgres_url, scope) for stranger, scope in STRANGERS.items()}
-    services.keys.refresh()
+    services.key_ring.refresh()
     with Server(services) as server:
         url = f"{server.url}{ENDLESS}"
         for params in ({}, tenant(VICTIM)):
@@ -297,8 +299,8 @@ def test_a_live_stream_shows_strangers_nothing(victim: Victim) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(LONG_S)
-@pytest.mark.parametrize("level", Level)
-def test_generated_requests_leak_nothing_and_break_nothing(victim: Victim, valkey: Valkey, level: Level) -> None:
+@pytest.mark.parametrize("level", AccessLevel)
+def test_generated_requests_leak_nothing_and_break_nothing(victim: Victim, valkey: Valkey, level: AccessLevel) -> None:
     """Valid and invalid requests, half of them with names and ids of the victim."""
     scope = STRANGERS["another environment"]
     key = make_key(victim.world.services.postgres_url, scope, level)
@@ -317,7 +319,7 @@ def test_generated_requests_leak_nothing_and_break_nothing(victim: Victim, valke
     assert victim.everything(valkey) == before
 
 
-def exercise(victim: Victim, operation: Any, mode: GenerationMode, authorization: str, scope: Scope) -> None:
+def exercise(victim: Victim, operation: Any, mode: GenerationMode, authorization: str, scope: KeyScope) -> None:
     @hypothesis_seed(1)
     @settings(
         max_examples=EXAMPLES,
@@ -346,6 +348,6 @@ def exercise(victim: Victim, operation: Any, mode: GenerationMode, authorization
 def test_the_guard_covers_every_route_of_the_description() -> None:
     """Each operation but signing in and out names both ways to authenticate."""
     for method, path, operation in OPERATIONS:
-        if (method, path) not in ANYBODY:
+        if (method, path) not in PUBLIC_ROUTES:
             schemes = {name for each in operation.get("security", []) for name in each}
             assert schemes == {auth.BEARER.scheme_name, auth.COOKIE.scheme_name}, (method, path)

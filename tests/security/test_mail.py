@@ -13,19 +13,19 @@ from fastapi.testclient import TestClient
 from headrace.alerts import senders
 from headrace.alerts.channel_policy import DEFAULT_POLICY, ChannelPolicy
 from headrace.alerts.channels import make_channel
-from headrace.alerts.messages import Message
+from headrace.alerts.messages import AlertMessage
 from headrace.alerts.rules import InvalidRule, Rule
 from headrace.alerts.senders import must_encrypt, send
-from headrace.api.callers import Scope
+from headrace.api.access import KeyScope
 from headrace.api.services import Services
 from headrace.model.names import EnvRef
-from headrace.settings import SETTINGS, AlertsSettings, load
+from headrace.settings import SETTINGS, AlertsSettings, load_settings
 from headrace.webhook.guard import AddressPolicy
-from headrace.webhook.post import NotTaken
+from headrace.webhook.post import DeliveryFailed
 from tests.access import client_with_key
 from tests.alerting import LOCAL, Mailbox, mail_server
 
-MESSAGE = Message("m-1", "test", Rule("r", "acme", "shop", "prod", "", ""), [])
+MESSAGE = AlertMessage("m-1", "test", Rule("r", "acme", "shop", "prod", "", ""), [])
 ACME, EVIL = EnvRef("acme", "shop", "prod"), EnvRef("evil", "shop", "prod")
 DOMAINS = {"alerts.email_domains": {"acme": ["Example.org", "example.com"], "*": ["corp.example"], "none": []}}
 
@@ -57,7 +57,7 @@ def test_nothing_is_sent_in_clear_where_starttls_was_stripped(
     """The server, or an attacker in front of it, does not offer STARTTLS."""
     url = mailbox.url.replace("smtp://", "smtp://user:S3CRET@")
     monkeypatch.setattr(senders, "is_loopback", lambda _: False)  # pyright: ignore[reportUnknownLambdaType]
-    with pytest.raises(NotTaken, match=r"alerts\.smtp_starttls"):
+    with pytest.raises(DeliveryFailed, match=r"alerts\.smtp_starttls"):
         send("email", {"to": ["ann@example.org"]}, MESSAGE, replace(LOCAL, smtp_url=url))
     assert mailbox.letters == []
     assert {line.split()[0].upper() for line in mailbox.commands} <= {"EHLO", "QUIT"}
@@ -83,7 +83,7 @@ def test_a_server_is_found_among_its_addresses(mailbox: Mailbox, monkeypatch: py
 
 @pytest.fixture
 def policy() -> ChannelPolicy:
-    return ChannelPolicy.of(load(DOMAINS, {}, None).settings.alerts)
+    return ChannelPolicy.from_settings(load_settings(DOMAINS, {}, None).settings.alerts)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_recipients_are_those_of_the_organisation(
     else:
         with pytest.raises(InvalidRule, match=r"alerts\.email_domains"):
             make_channel("c", EnvRef(org, "p", "e"), {"name": "n", "type": "email", **given}, policy=policy)
-        with pytest.raises(NotTaken, match=r"alerts\.email_domains"):  # a channel created by an earlier version
+        with pytest.raises(DeliveryFailed, match=r"alerts\.email_domains"):  # a channel created by an earlier version
             send("email", given, MESSAGE, options, org)
     assert len(mailbox.letters) == is_allowed
 
@@ -120,16 +120,16 @@ def test_one_stranger_among_recipients_is_enough_to_refuse(policy: ChannelPolicy
 
 
 def test_without_a_setting_mail_stays_in_the_domain_of_its_sender() -> None:
-    ours = ChannelPolicy.of(AlertsSettings(email_from="headrace@example.org"))
+    ours = ChannelPolicy.from_settings(AlertsSettings(email_from="headrace@example.org"))
     assert ours.find_problem("email", {"to": ["ann@example.org"]}, "acme") is None
     assert ours.find_problem("email", {"to": ["ann@example.com"]}, "acme") is not None
     assert DEFAULT_POLICY.find_problem("email", {"to": ["ann@example.org"]}, "acme") is not None
 
 
 def test_a_tenant_cannot_make_a_channel_to_strangers(postgres_url: str, valkey_url: str) -> None:
-    settings = load(DOMAINS, {}, None).settings.alerts
+    settings = load_settings(DOMAINS, {}, None).settings.alerts
     services = Services(valkey_url, "http://127.0.0.1:1", "x", 2, postgres_url, alerts=settings)
-    api: TestClient = client_with_key(services, Scope("acme", "shop", "prod"))
+    api: TestClient = client_with_key(services, KeyScope("acme", "shop", "prod"))
     path = "/api/v1/alerts/channels"
     refused = api.post(path, json={"name": "n", "type": "email", "to": ["victim@elsewhere.example"]})
     assert (refused.status_code, "alerts.email_domains" in refused.json()["detail"]) == (400, True)
@@ -142,12 +142,12 @@ def test_a_tenant_cannot_make_a_channel_to_strangers(postgres_url: str, valkey_u
 
 
 def test_domains_are_read_from_the_environment_and_shown_as_they_are_read() -> None:
-    loaded = load({}, {"HEADRACE_ALERTS_EMAIL_DOMAINS": '{"acme": ["example.org"]}'}, None).settings.alerts
+    loaded = load_settings({}, {"HEADRACE_ALERTS_EMAIL_DOMAINS": '{"acme": ["example.org"]}'}, None).settings.alerts
     assert loaded.email_domains == {"acme": ("example.org",)}
-    assert SETTINGS["alerts.email_domains"].show(loaded.email_domains) == '{"acme": ["example.org"]}'
+    assert SETTINGS["alerts.email_domains"].format(loaded.email_domains) == '{"acme": ["example.org"]}'
 
 
 @pytest.mark.parametrize("given", ["example.org", '["x"]', '{"acme": "example.org"}', '{"acme": ["a@b"]}', "{"])
 def test_domains_that_cannot_be_meant_are_refused(given: str) -> None:
     with pytest.raises(Exception, match=r"alerts\.email_domains"):
-        load({"alerts.email_domains": given}, {}, None)
+        load_settings({"alerts.email_domains": given}, {}, None)

@@ -13,18 +13,18 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from headrace.api import services
-from headrace.api.callers import EVERYTHING, Level, Scope
+from headrace.api.access import GLOBAL_SCOPE, AccessLevel, KeyScope
 from headrace.api.services import Services
 from headrace.model.names import QueueRef
+from headrace.runtime.access import is_direct_loopback
+from headrace.runtime.http_server import serve_metrics
 from headrace.settings import ApiSettings, QueueSnapshotSettings
 from headrace.snapshot import reader
-from headrace.snapshot.queues import ALL, Naming
+from headrace.snapshot.queue_families import ALL, TenantLabelPolicy
 from headrace.valkey.connect import Valkey
-from headrace.vitals.access import is_direct_loopback
-from headrace.vitals.pages import served
 from tests.access import client, local_client, make_key
 from tests.operating import NOBODY, Server
-from tests.snapshots import enqueue, parsed, refresher, sources
+from tests.snapshots import enqueue, parse_samples, refresher, sources
 
 OURS = QueueRef("acme", "shop", "prod", "emails")
 THEIRS = QueueRef("globex", "labs", "prod", "hidden-queue")
@@ -54,10 +54,10 @@ FOREIGN_HOSTS = (
 def api(valkey: Valkey, valkey_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
     """Yield services with queues of three tenants in a snapshot."""
     monkeypatch.setattr(services, "SNAPSHOT_TIMEOUT_S", 60.0)
-    monkeypatch.setattr(reader, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(reader, "POLL_WAIT_S", 60.0)
     for ref in (OURS, THEIRS, FORGED):
         enqueue(valkey_url, ref)
-    refresher(valkey, sources(valkey, naming=Naming(ALL))).run_once()
+    refresher(valkey, sources(valkey, naming=TenantLabelPolicy(ALL))).run_once()
     made = Services(valkey_url, NOBODY, "x", 2, postgres_url, ApiSettings(rate=1000.0), snapshot=OLD_IS_FINE)
     yield made
     made.close()
@@ -94,33 +94,33 @@ def test_another_machine_reads_no_metrics(api: Services) -> None:
 
 @pytest.mark.parametrize("accept", ["text/plain", "application/openmetrics-text; version=1.0.0"])
 def test_a_key_of_a_tenant_reads_its_own_series_alone(api: Services, accept: str) -> None:
-    for scope in (Scope("acme"), Scope("acme", "shop"), Scope("acme", "shop", "prod")):
-        key = make_key(api.postgres_url, scope, Level.READ)
-        api.keys.refresh()
+    for scope in (KeyScope("acme"), KeyScope("acme", "shop"), KeyScope("acme", "shop", "prod")):
+        key = make_key(api.postgres_url, scope, AccessLevel.READ)
+        api.key_ring.refresh()
         for address in ("192.0.2.1", "127.0.0.1"):  # on this machine too, the key decides what is shown
             answer = client(api, key, address, base_url="http://127.0.0.1").get("/metrics", headers={"Accept": accept})
             assert answer.status_code == 200
             series = [line for line in answer.text.splitlines() if not line.startswith("#")]
             assert series
             assert all('{org="acme",project="shop",env="prod",queue="emails"' in line for line in series), series
-    for scope in (Scope("nobody"), Scope("acme", "blog"), Scope("shop", "shop", "prod")):
-        key = make_key(api.postgres_url, scope, Level.ADMIN)
-        api.keys.refresh()
+    for scope in (KeyScope("nobody"), KeyScope("acme", "blog"), KeyScope("shop", "shop", "prod")):
+        key = make_key(api.postgres_url, scope, AccessLevel.ADMIN)
+        api.key_ring.refresh()
         page = client(api, key).get("/metrics", headers={"Accept": accept}).text
         assert page == ("# EOF\n" if "openmetrics" in accept else "")
 
 
 def test_a_name_with_quotes_is_its_own_tenant(api: Services) -> None:
-    key = make_key(api.postgres_url, Scope(FORGED.org), Level.READ)
-    api.keys.refresh()
-    series = parsed(client(api, key).get("/metrics").text)
+    key = make_key(api.postgres_url, KeyScope(FORGED.org), AccessLevel.READ)
+    api.key_ring.refresh()
+    series = parse_samples(client(api, key).get("/metrics").text)
     assert {dict(labels)["org"] for family in series.values() for labels in family} == {FORGED.org}
 
 
 def test_a_key_that_reaches_everything_reads_all_through_a_proxy(api: Services) -> None:
     """The tests above would pass if every request were refused."""
-    key = make_key(api.postgres_url, EVERYTHING, Level.READ)
-    api.keys.refresh()
+    key = make_key(api.postgres_url, GLOBAL_SCOPE, AccessLevel.READ)
+    api.key_ring.refresh()
     page = client(api, key, "192.0.2.1").get("/metrics", headers=FORWARDING).text
     for part in ("acme", "globex", "headrace_api_requests_total", "headrace_queue_metrics_snapshot_served"):
         assert part in page
@@ -133,7 +133,7 @@ def unwell() -> tuple[int, dict[str, Any]]:
     return 503, {"healthy": False, "last_error": "hidden-queue"}
 
 
-def asked(port: int | None, path: str, **headers: str) -> tuple[int, str]:
+def fetch(port: int | None, path: str, **headers: str) -> tuple[int, str]:
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=given)
     try:
@@ -145,25 +145,25 @@ def asked(port: int | None, path: str, **headers: str) -> tuple[int, str]:
 
 
 def test_pages_of_processes_follow_the_same_rule() -> None:
-    with served(0, CollectorRegistry(), unwell) as port:
-        assert asked(port, "/metrics") == (200, "")
-        assert "hidden-queue" in asked(port, "/healthz")[1]
+    with serve_metrics(0, CollectorRegistry(), unwell) as port:
+        assert fetch(port, "/metrics") == (200, "")
+        assert "hidden-queue" in fetch(port, "/healthz")[1]
         strangers = [{name: value} for name, value in FORWARDING.items()] + [{"Host": host} for host in FOREIGN_HOSTS]
         for headers in strangers:
-            status, body = asked(port, "/metrics", **headers)
+            status, body = fetch(port, "/metrics", **headers)
             assert (headers, status) == (headers, 401)
             assert "metrics.token" in body
-            assert asked(port, "/healthz", **headers) == (503, '{"healthy": false}')
-            assert asked(port, "/metrics", Authorization=f"Bearer {TOKEN}", **headers)[0] == 401
+            assert fetch(port, "/healthz", **headers) == (503, '{"healthy": false}')
+            assert fetch(port, "/metrics", Authorization=f"Bearer {TOKEN}", **headers)[0] == 401
 
 
 def test_a_token_opens_the_page_of_a_process() -> None:
-    with served(0, CollectorRegistry(), unwell, token=TOKEN) as port:
+    with serve_metrics(0, CollectorRegistry(), unwell, token=TOKEN) as port:
         for given in ("", "Bearer", "Bearer ", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN):
-            assert asked(port, "/metrics", Host="worker-1", Authorization=given)[0] == 401, given
+            assert fetch(port, "/metrics", Host="worker-1", Authorization=given)[0] == 401, given
         for given in (f"Bearer {TOKEN}", f"bearer {TOKEN}"):
-            assert asked(port, "/metrics", Host="worker-1", X_Forwarded_For="192.0.2.1", Authorization=given)[0] == 200
-        assert "hidden-queue" in asked(port, "/healthz", Host="worker-1", Authorization=f"Bearer {TOKEN}")[1]
+            assert fetch(port, "/metrics", Host="worker-1", X_Forwarded_For="192.0.2.1", Authorization=given)[0] == 200
+        assert "hidden-queue" in fetch(port, "/healthz", Host="worker-1", Authorization=f"Bearer {TOKEN}")[1]
 
 
 @pytest.mark.parametrize(

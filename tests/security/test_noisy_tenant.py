@@ -12,15 +12,15 @@ from fastapi import Request
 
 from headrace.alerts import records
 from headrace.alerts.channels import make_channel
-from headrace.alerts.manual import add_test_message
+from headrace.alerts.operator_actions import add_test_message
 from headrace.alerts.outbox import Outbox, OutboxOptions
-from headrace.api import asking
-from headrace.api.callers import EVERYTHING, Caller, Level, Scope
+from headrace.api import history_queries as asking
+from headrace.api.access import GLOBAL_SCOPE, AccessLevel, Caller, KeyScope
 from headrace.api.routes import alerts as routes
-from headrace.api.services import TEST_SLOTS, Services
+from headrace.api.services import CHANNEL_TEST_SLOTS, Services
 from headrace.model.names import EnvRef
 from headrace.model.tenant_slots import SlotLimits, TenantSlots
-from headrace.postgres.connect import Pool, connection, open_pool
+from headrace.postgres.connect import Pool, open_pool, transaction
 from tests.access import client_with_key
 from tests.alerting import LOCAL, SLOW, Receiver, http_receiver
 from tests.conftest import wait_until
@@ -38,8 +38,8 @@ def pool(postgres_url: str) -> Iterator[Pool]:
 def post_message(pool: Pool, env: EnvRef, name: str, url: str) -> None:
     """Create a channel with a message that waits to be sent."""
     fields = {"name": name, "type": "webhook", "url": url}
-    channel, _ = make_channel(records.new_id("channel"), env, fields)
-    with connection(pool) as conn:
+    channel, _ = make_channel(records.generate_id("channel"), env, fields)
+    with transaction(pool) as conn:
         records.put_channel(conn, channel)
         add_test_message(conn, channel)
 
@@ -70,21 +70,21 @@ def test_hanging_receivers_of_one_tenant_delay_no_other(pool: Pool) -> None:
             assert slow.received == []
         finally:
             go_on.set()
-            outbox.settle(600)
+            outbox.wait_idle(600)
         while outbox.run_once():
-            outbox.settle(600)
+            outbox.wait_idle(600)
         assert len(slow.received) == HANGING, "what had to wait is sent"
         outbox.close()
 
 
 def test_slots_are_bounded_per_environment_organisation_and_in_total() -> None:
     slots = TenantSlots(SlotLimits(environment=2, organisation=3, total=4))
-    assert [slots.take(EVIL) for _ in range(3)] == [True, True, False]
-    assert [slots.take(EVIL_DEV) for _ in range(2)] == [True, False]
-    assert [slots.take(ACME) for _ in range(2)] == [True, False]
+    assert [slots.acquire(EVIL) for _ in range(3)] == [True, True, False]
+    assert [slots.acquire(EVIL_DEV) for _ in range(2)] == [True, False]
+    assert [slots.acquire(ACME) for _ in range(2)] == [True, False]
     slots.release(EVIL)
-    assert slots.take(ACME)
-    assert not slots.take(EVIL)
+    assert slots.acquire(ACME)
+    assert not slots.acquire(EVIL)
 
 
 def test_channel_tests_of_one_tenant_block_no_other(
@@ -95,11 +95,13 @@ def test_channel_tests_of_one_tenant_block_no_other(
     mail = {"name": "ops", "type": "email", "to": ["ops@localhost"]}
     answers: dict[str, int] = {}
     held = 0
-    while services.channel_tests.take(EnvRef(EVIL.org, EVIL.project, f"env{held // TEST_SLOTS.environment}")):
+    while services.channel_test_slots.acquire(
+        EnvRef(EVIL.org, EVIL.project, f"env{held // CHANNEL_TEST_SLOTS.environment}")
+    ):
         held += 1
-    assert held == TEST_SLOTS.organisation
+    assert held == CHANNEL_TEST_SLOTS.organisation
     for env in (EVIL, ACME):
-        api = client_with_key(services, Scope(env.org, env.project, env.env))
+        api = client_with_key(services, KeyScope(env.org, env.project, env.env))
         made = api.post("/api/v1/alerts/channels", json=mail)
         answers[env.org] = api.post(f"/api/v1/alerts/channels/{made.json()['id']}/test").status_code
     services.close()
@@ -116,8 +118,11 @@ def a_request() -> Request:
 def test_slow_questions_of_one_tenant_delay_no_other() -> None:
     services = Services("redis://127.0.0.1:1", "http://127.0.0.1:1", "x", 1)
     services.__dict__["_clickhouse"] = None  # ClickHouse is not used
-    evil = Caller("key_1", "evil", Scope("evil"), Level.READ)
-    others = [Caller("key_2", "acme", Scope("acme"), Level.READ), Caller("key_3", "operator", EVERYTHING, Level.READ)]
+    evil = Caller("key_1", "evil", KeyScope("evil"), AccessLevel.READ)
+    others = [
+        Caller("key_2", "acme", KeyScope("acme"), AccessLevel.READ),
+        Caller("key_3", "operator", GLOBAL_SCOPE, AccessLevel.READ),
+    ]
     go_on, begun = threading.Event(), threading.Semaphore(0)
     running: list[int] = []
 
@@ -128,14 +133,14 @@ def test_slow_questions_of_one_tenant_delay_no_other() -> None:
 
     async def ask_all() -> None:
         hanging = [
-            asyncio.ensure_future(asking.asked(a_request(), services, evil, slow))
-            for _ in range(2 * asking.MAX_AT_ONCE)
+            asyncio.ensure_future(asking.run_history_query(a_request(), services, evil, slow))
+            for _ in range(2 * asking.MAX_CONCURRENT_QUERIES)
         ]
         try:
             for _ in range(asking.MAX_PER_ORG):
                 assert await asyncio.to_thread(begun.acquire, timeout=600)
             for caller in others:
-                answer = asking.asked(a_request(), services, caller, lambda _: 7)
+                answer = asking.run_history_query(a_request(), services, caller, lambda _: 7)
                 assert await asyncio.wait_for(answer, 600) == 7
             assert len(running) == asking.MAX_PER_ORG
         finally:

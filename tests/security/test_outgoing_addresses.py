@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from headrace.alerts.messages import Message
+from headrace.alerts.messages import AlertMessage
 from headrace.alerts.rules import Rule
 from headrace.alerts.senders import send
-from headrace.autoscale.told import Receiver as WebhookReceiver
-from headrace.autoscale.told import ToldWorkers
+from headrace.autoscale.webhook_workers import WebhookReceiver as WebhookReceiver
+from headrace.autoscale.webhook_workers import WebhookWorkers
 from headrace.cli.main import headrace
-from headrace.settings import load
+from headrace.settings import load_settings
 from headrace.webhook import guard
-from headrace.webhook.guard import AddressPolicy, AddressRefused, checked_address, is_public
+from headrace.webhook.guard import AddressPolicy, AddressRefused, is_public, resolve_address
 from tests.alerting import LOCAL, Receiver, http_receiver, mail_server
 from tests.conftest import LONG_S, wait_until
 
 SECRET = "0123456789abcdef"
-MESSAGE = Message("m-1", "test", Rule("r", "acme", "shop", "prod", "", ""), [])
+MESSAGE = AlertMessage("m-1", "test", Rule("r", "acme", "shop", "prod", "", ""), [])
 PRIVATE = AddressPolicy(allow_private=True)
 METADATA = ("169.254.169.254", "fd00:ec2::254", "168.63.129.16", "192.0.0.192", "100.100.100.200", "fd20:ce::254")
 RESTRICTED = (
@@ -70,11 +70,11 @@ def test_mail_goes_to_a_listed_server_only() -> None:
 
 def test_the_autoscaler_does_not_reach_loopback(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
     policy = AddressPolicy(("127.0.0.0/8",), allow_private=True, setting="autoscale.allowed_hosts")
-    workers = ToldWorkers("mail", WebhookReceiver(receiver.url, SECRET, policy=policy))
+    workers = WebhookWorkers("mail", WebhookReceiver(receiver.url, SECRET, policy=policy))
     workers.scale(4)
 
     def refused() -> bool:
-        workers.mend()
+        workers.reconcile()
         return "add it to autoscale.allowed_hosts" in caplog.text
 
     wait_until(refused, "the webhook is refused")
@@ -87,12 +87,12 @@ def test_no_network_opens_restricted_addresses(address: str) -> None:
     everything = AddressPolicy(("0.0.0.0/0", "::/0", "169.254.0.0/16", "fd00:ec2::/32"), allow_private=True)
     for policy in (PRIVATE, everything):
         with pytest.raises(AddressRefused, match="metadata address"):
-            checked_address(address, 80, policy)
+            resolve_address(address, 80, policy)
 
 
 @pytest.mark.parametrize("address", RESTRICTED)
 def test_the_exact_address_opens_it(address: str) -> None:
-    assert checked_address(address, 80, AddressPolicy((address,)))
+    assert resolve_address(address, 80, AddressPolicy((address,)))
 
 
 def test_a_listed_name_opens_that_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,10 +101,10 @@ def test_a_listed_name_opens_that_name_only(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(guard.socket, "getaddrinfo", resolved)
     policy = AddressPolicy(("hooks.internal",))
-    assert checked_address("Hooks.Internal.", 80, policy) == "127.0.0.1"
+    assert resolve_address("Hooks.Internal.", 80, policy) == "127.0.0.1"
     for other in ("x.hooks.internal", "hooks.internal.example", "127.0.0.1"):
         with pytest.raises(AddressRefused):
-            checked_address(other, 80, policy)
+            resolve_address(other, 80, policy)
 
 
 @pytest.mark.timeout(LONG_S)
@@ -125,7 +125,7 @@ def test_networks_that_python_takes_for_public_are_not(address: str) -> None:
 
 def test_hosts_are_read_from_settings_in_one_notation() -> None:
     flags = {"alerts.allowed_hosts": "Hooks.Internal, 10.1.0.0/16,FD00:0:0::1", "autoscale.allowed_hosts": ["::1"]}
-    settings = load(flags, {}, None).settings
+    settings = load_settings(flags, {}, None).settings
     assert settings.alerts.allowed_hosts == ("hooks.internal", "10.1.0.0/16", "fd00::1")
     assert settings.autoscale.allowed_hosts == ("::1",)
 
@@ -133,4 +133,4 @@ def test_hosts_are_read_from_settings_in_one_notation() -> None:
 @pytest.mark.parametrize("given", ["10.1.0.1/16", "300.1.1.1", "a b", "http://x", "x:80", ","])
 def test_hosts_that_cannot_be_meant_are_refused(given: str) -> None:
     with pytest.raises(Exception, match=r"alerts\.allowed_hosts"):
-        load({"alerts.allowed_hosts": given}, {}, None)
+        load_settings({"alerts.allowed_hosts": given}, {}, None)

@@ -17,18 +17,18 @@ from fastapi.testclient import TestClient
 from redis.connection import Connection
 
 from headrace.api import app, operating, readiness
-from headrace.api.callers import Level, Scope
-from headrace.api.keys import new_text
-from headrace.api.rate import Buckets
+from headrace.api.access import AccessLevel, KeyScope
+from headrace.api.api_keys import generate_key
+from headrace.api.rate_limit import RequestRateLimiter
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
-from headrace.queue.queue import Client, SyncClient
-from headrace.queue.registry import Registry
+from headrace.queue.client import Client, SyncClient
+from headrace.queue.registry import WorkerRegistration
 from headrace.queue.state import read_states
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
-from headrace.streams.watch import Watcher, watched
+from headrace.streams.watcher import Watcher, make_watched_group
 from tests.access import client, make_key
 from tests.operating import OPTIONS, Server, World, open_world
 
@@ -53,15 +53,17 @@ def test_plugins_of_another_tenants_workers_stay_unknown(world: World) -> None:
     world.queue.redis.set(keys.worker("w"), json.dumps(entry))
     world.queue.redis.zadd(keys.WORKERS, {"w": world.services.now_ms()})
     world.enqueue(OURS, task="payroll")
-    assert world.with_key(Scope("acme"), Level.OPERATE).get(PLUGINS).json() == {}
-    assert world.with_key(Scope("globex"), Level.READ).get(PLUGINS).json() == {THEIRS.queue: "globex-payroll:3"}
+    assert world.with_key(KeyScope("acme"), AccessLevel.OPERATE).get(PLUGINS).json() == {}
+    assert world.with_key(KeyScope("globex"), AccessLevel.READ).get(PLUGINS).json() == {
+        THEIRS.queue: "globex-payroll:3"
+    }
 
 
 def test_the_plugin_that_ran_ones_own_jobs_is_known(world: World) -> None:
     """The test above would pass if plugins were never shown."""
     world.enqueue(OURS, 1)
     tasks, found = Tasks("mail:1"), list[dict[str, str]]()
-    reader = world.with_key(Scope("acme"), Level.READ)
+    reader = world.with_key(KeyScope("acme"), AccessLevel.READ)
 
     async def scenario() -> None:
         stop = asyncio.Event()
@@ -71,12 +73,12 @@ def test_the_plugin_that_ran_ones_own_jobs_is_known(world: World) -> None:
             stop.set()
 
         async with Client(world.services.redis_url, OPTIONS) as queue:
-            registry = Registry(queue.redis, "w")
+            registry = WorkerRegistration(queue.redis, "w")
             await Worker(queue, tasks, WorkerOptions(), registry).run_forever(stop)
             await queue.enqueue(OURS, NewJob("send"))
             await registry.report(tasks, [])
             found.append((await asyncio.to_thread(reader.get, PLUGINS)).json())
-            await registry.leave()
+            await registry.deregister()
 
     asyncio.run(scenario())
     assert found == [{OURS.queue: "mail:1"}]
@@ -98,8 +100,8 @@ def test_lists_of_an_organisation_fetch_no_names_of_others(world: World, monkeyp
     for ref in (OURS, THEIRS, odd, QueueRef("acme2", "shop", "prod", "hidden-queue")):
         world.enqueue(ref, 1)
         world.queue.redis.xgroup_create(f"stream of {ref.org}", "workers", mkstream=True)
-        group = watched(f"stream of {ref.org}", "workers", ref.org, ref.project, ref.env)
-        Watcher(world.queue.redis, world.queue.redis, OPTIONS.stubs(), [group]).run_once()
+        group = make_watched_group(f"stream of {ref.org}", "workers", ref.org, ref.project, ref.env)
+        Watcher(world.queue.redis, world.queue.redis, OPTIONS.make_stubs(), [group]).run_once()
     received: list[str] = []
     read = Connection.read_response
 
@@ -110,11 +112,11 @@ def test_lists_of_an_organisation_fetch_no_names_of_others(world: World, monkeyp
 
     monkeypatch.setattr(Connection, "read_response", spying)
     for scope, own, foreign in (
-        (Scope("acme"), "acme", ("globex", "hidden-queue", "of-a-pattern")),
-        (Scope("acme", "shop"), "acme", ("globex", "hidden-queue", "of-a-pattern")),
-        (Scope("ac*me"), "ac*me", ("globex", "hidden-queue", "emails")),
+        (KeyScope("acme"), "acme", ("globex", "hidden-queue", "of-a-pattern")),
+        (KeyScope("acme", "shop"), "acme", ("globex", "hidden-queue", "of-a-pattern")),
+        (KeyScope("ac*me"), "ac*me", ("globex", "hidden-queue", "emails")),
     ):
-        api = world.with_key(scope, Level.READ)
+        api = world.with_key(scope, AccessLevel.READ)
         for path in ("/api/v1/queues", "/api/v1/environments", "/api/v1/streams", DETAILED):
             received.clear()
             assert own in api.get(path).text, path
@@ -140,7 +142,7 @@ def test_odd_names_of_organisations_match_themselves_alone(any_valkey_url: str) 
 
 def test_no_body_is_read_before_the_key_is_checked(world: World) -> None:
     """The attacker announces a body and sends none of it; the response must not wait for it."""
-    for credentials in ("", f"Authorization: Bearer {new_text()}\r\n"):
+    for credentials in ("", f"Authorization: Bearer {generate_key()}\r\n"):
         with Server(world.services) as server, socket.create_connection(server.address, 60) as sent:
             head = "POST /api/v1/queues/q/jobs HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
             sent.sendall(f"{head}{credentials}Content-Length: 100000\r\n\r\n".encode())
@@ -150,11 +152,11 @@ def test_no_body_is_read_before_the_key_is_checked(world: World) -> None:
 def test_no_body_is_parsed_before_the_key_is_checked(world: World) -> None:
     api = client(world.services)
     for body in (b"{", b"[" * 100_000, b"\xff"):
-        for headers in ({}, {"Authorization": f"Bearer {new_text()}"}):
+        for headers in ({}, {"Authorization": f"Bearer {generate_key()}"}):
             json_body = {"Content-Type": "application/json", **headers}
             assert api.post("/api/v1/queues/q/jobs", content=body, headers=json_body).status_code == 401
             assert api.post("/api/v1/alerts/rules", content=body, headers=json_body).status_code == 401
-    world.services.__dict__["rates"] = Buckets(1, 10, clock=lambda: 0.0)
+    world.services.__dict__["request_limits"] = RequestRateLimiter(1, 10, clock=lambda: 0.0)
     with_key = client(world.services, make_key(world.services.postgres_url))
     assert with_key.post("/api/v1/alerts/rules", content=b"{", headers={"Content-Type": "application/json"}).is_error
     assert with_key.get("/api/v1/session").headers["ratelimit-remaining"] == "8"  # each request is counted once
@@ -162,7 +164,7 @@ def test_no_body_is_parsed_before_the_key_is_checked(world: World) -> None:
 
 def test_readiness_holds_no_threads_of_other_routes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """While PostgreSQL does not respond, more readiness requests than threads must not block other routes."""
-    monkeypatch.setattr(readiness, "PATIENCE_S", 600.0)
+    monkeypatch.setattr(readiness, "PROBE_TIMEOUT_S", 600.0)
     asked, answered = Event(), Event()
 
     def silent(_: str) -> str | None:
@@ -186,17 +188,17 @@ def test_readiness_holds_no_threads_of_other_routes(world: World, monkeypatch: p
 
 def test_no_parameter_evades_the_cache_of_details(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[str] = []
-    read = operating.read_details
+    read = operating.read_flow_depths
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         reads.append("read")
         return read(*args, **kwargs)
 
-    monkeypatch.setattr(operating, "read_details", counted)
-    monkeypatch.setattr(operating, "KEEP_DETAILS_S", 3600.0)
+    monkeypatch.setattr(operating, "read_flow_depths", counted)
+    monkeypatch.setattr(operating, "FLOW_DEPTHS_CACHE_S", 3600.0)
     world.enqueue(OURS, 2)
     world.enqueue(THEIRS, 1)
-    api = world.with_key(Scope("acme"), Level.READ)
+    api = world.with_key(KeyScope("acme"), AccessLevel.READ)
     for number in range(20):
         assert api.get(DETAILED, params={"project": f"p{number}"}).json()["warmQueues"] == []
         assert api.get(DETAILED, params={"org": f"o{number}"}).json()["warmQueues"] == []

@@ -16,11 +16,11 @@ from click.testing import CliRunner
 from fastapi.testclient import TestClient
 
 from headrace.api import sessions
-from headrace.api.callers import EVERYTHING, Level, Scope
-from headrace.api.keys import KeyRing, id_of, new_text
-from headrace.api.rate import Buckets
+from headrace.api.access import GLOBAL_SCOPE, AccessLevel, KeyScope
+from headrace.api.api_keys import KeyRing, generate_key, parse_key_id
+from headrace.api.housekeeping import ApiHousekeeping
+from headrace.api.rate_limit import RequestRateLimiter
 from headrace.api.services import FAILURES_BURST, FAILURES_PER_S, Services
-from headrace.api.upkeep import Upkeep
 from headrace.cli import main
 from headrace.errors import DatabaseUnavailable
 from headrace.postgres.connect import connect
@@ -35,50 +35,50 @@ ME, SESSIONS = "/api/v1/session", "/api/v1/sessions"
 @pytest.fixture
 def to(valkey_url: str, postgres_url: str) -> Iterator[Services]:
     made = Services(valkey_url, NOBODY, "x", 2, postgres_url, ApiSettings(rate=1000.0))
-    made.__dict__["failures"] = Buckets(FAILURES_PER_S, FAILURES_BURST, clock=lambda: 0.0)
+    made.__dict__["failed_key_limits"] = RequestRateLimiter(FAILURES_PER_S, FAILURES_BURST, clock=lambda: 0.0)
     yield made
     made.close()
 
 
 def with_settings(services: Services, **changed: Any) -> Services:
     made = replace(services, settings=replace(services.settings, **changed))
-    made.__dict__["failures"] = Buckets(FAILURES_PER_S, FAILURES_BURST, clock=lambda: 0.0)
+    made.__dict__["failed_key_limits"] = RequestRateLimiter(FAILURES_PER_S, FAILURES_BURST, clock=lambda: 0.0)
     return made
 
 
-def signed_in(to: Services, key: str, **options: Any) -> TestClient:
+def sign_in(to: Services, key: str, **options: Any) -> TestClient:
     browser = client(to, **options)
     answer = browser.post(ME, json={"key": key}, headers=HERE)
     assert answer.status_code == 200, answer.text
     return browser
 
 
-def stolen(browser: TestClient) -> dict[str, str]:
+def steal_cookie(browser: TestClient) -> dict[str, str]:
     """Return a copy of the browser's cookie."""
     [(name, value)] = browser.cookies.items()
     return {"Cookie": f"{name}={value}"}
 
 
-def session_of(browser: TestClient) -> str:
+def read_session_id(browser: TestClient) -> str:
     return browser.get(ME).json()["session_id"]
 
 
-def link_for(to: Services, key: str) -> str:
+def create_link(to: Services, key: str) -> str:
     with connect(to.postgres_url) as conn:
-        return sessions.make_link(conn, id_of(key) or "")
+        return sessions.create_login_link(conn, parse_key_id(key) or "")
 
 
 # --- Sessions end ---------------------------------------------------------------------------------
 
 
 def test_a_copied_cookie_is_worth_nothing_after_sign_out(to: Services) -> None:
-    browser = signed_in(to, make_key(to.postgres_url))
-    cookie = stolen(browser)
+    browser = sign_in(to, make_key(to.postgres_url))
+    cookie = steal_cookie(browser)
     other_process = replace(to)
     assert [client(each).get(ME, headers=cookie).status_code for each in (to, other_process)] == [200, 200]
     assert browser.delete(ME, headers=HERE).status_code == 204
     assert client(to).get(ME, headers=cookie).status_code == 401
-    other_process.keys.refresh()  # the API refreshes every two seconds
+    other_process.key_ring.refresh()  # the API refreshes every two seconds
     assert client(other_process).get(ME, headers=cookie).status_code == 401
     assert client(to).delete(ME, headers={**cookie, **HERE}).status_code == 204
     other_process.close()
@@ -86,11 +86,14 @@ def test_a_copied_cookie_is_worth_nothing_after_sign_out(to: Services) -> None:
 
 def test_one_session_is_revoked_and_the_others_stay(to: Services) -> None:
     key = make_key(to.postgres_url, name="ann")
-    lost, kept = signed_in(to, key), signed_in(to, key)
+    lost, kept = sign_in(to, key), sign_in(to, key)
     listed = kept.get(SESSIONS).json()["sessions"]
-    assert {each["id"]: each["current"] for each in listed} == {session_of(lost): False, session_of(kept): True}
+    assert {each["id"]: each["current"] for each in listed} == {
+        read_session_id(lost): False,
+        read_session_id(kept): True,
+    }
     assert {(each["key_name"], each["via"], each["address"]) for each in listed} == {("ann", "key", "testclient")}
-    assert kept.delete(f"{SESSIONS}/{session_of(lost)}", headers=HERE).status_code == 204
+    assert kept.delete(f"{SESSIONS}/{read_session_id(lost)}", headers=HERE).status_code == 204
     assert [browser.get(ME).status_code for browser in (lost, kept)] == [401, 200]
     assert kept.delete(f"{SESSIONS}/{listed[0]['id']}x", headers=HERE).status_code == 404
     [entry] = [each for each in kept.get("/api/v1/audit").json()["entries"] if each["action"] == "session.revoke"]
@@ -99,31 +102,31 @@ def test_one_session_is_revoked_and_the_others_stay(to: Services) -> None:
 
 def test_sessions_of_others_can_neither_be_seen_nor_revoked(to: Services) -> None:
     """A caller sees sessions of its own key; an admin also those of keys within its scope."""
-    own = Scope("acme", "shop")
+    own = KeyScope("acme", "shop")
     scopes = {
-        "globex": Scope("globex"), "wider": Scope("acme"), "everything": EVERYTHING, "beside": Scope("acme", "blog"),
-        "same": own, "within": Scope("acme", "shop", "prod"),
+        "globex": KeyScope("globex"), "wider": KeyScope("acme"), "everything": GLOBAL_SCOPE,
+        "beside": KeyScope("acme", "blog"), "same": own, "within": KeyScope("acme", "shop", "prod"),
     }  # fmt: skip
-    browsers = {name: signed_in(to, make_key(to.postgres_url, scope, name=name)) for name, scope in scopes.items()}
-    ids = {name: session_of(browser) for name, browser in browsers.items()}
-    for level in Level:
+    browsers = {name: sign_in(to, make_key(to.postgres_url, scope, name=name)) for name, scope in scopes.items()}
+    ids = {name: read_session_id(browser) for name, browser in browsers.items()}
+    for level in AccessLevel:
         api = client_with_key(to, own, level)
-        reached = {"same", "within"} if level == Level.ADMIN else set[str]()
+        reached = {"same", "within"} if level == AccessLevel.ADMIN else set[str]()
         assert {each["key_name"] for each in api.get(SESSIONS).json()["sessions"]} == reached
         for name in set(scopes) - reached:
             there, absent = (api.delete(f"{SESSIONS}/{each}") for each in (ids[name], "0" * 16))
             assert there.status_code == absent.status_code == 404
             assert there.text.replace(ids[name], "…") == absent.text.replace("0" * 16, "…")
     assert {browser.get(ME).status_code for browser in browsers.values()} == {200}
-    admin = client_with_key(to, own, Level.ADMIN)
+    admin = client_with_key(to, own, AccessLevel.ADMIN)
     assert [admin.delete(f"{SESSIONS}/{ids[name]}").status_code for name in ("same", "within")] == [204, 204]
     assert [browsers[name].get(ME).status_code for name in ("same", "within", "wider")] == [401, 401, 200]
 
 
 def test_the_id_of_a_session_is_no_cookie(to: Services) -> None:
     """Lists show the ids of sessions."""
-    browser = signed_in(to, make_key(to.postgres_url))
-    name, value = stolen(browser)["Cookie"].split("=", 1)
+    browser = sign_in(to, make_key(to.postgres_url))
+    name, value = steal_cookie(browser)["Cookie"].split("=", 1)
     session_id, _, secret = value.partition(".")
     with connect(to.postgres_url) as conn:
         assert secret not in str(conn.execute("SELECT s::text FROM api_sessions s").fetchall())
@@ -134,13 +137,15 @@ def test_the_id_of_a_session_is_no_cookie(to: Services) -> None:
 
 
 def test_sessions_of_a_key_are_limited_and_the_oldest_ends(to: Services, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "MOST_PER_KEY", 2)
+    monkeypatch.setattr(sessions, "MAX_SESSIONS_PER_KEY", 2)
     key = make_key(to.postgres_url)
-    browsers = [signed_in(to, key) for _ in range(3)]
+    browsers = [sign_in(to, key) for _ in range(3)]
     assert [browser.get(ME).status_code for browser in browsers] == [401, 200, 200]
     pages = [browsers[1].get(SESSIONS, params={"limit": 1}).json()]
     pages.append(browsers[1].get(SESSIONS, params={"limit": 1, "cursor": pages[0]["next"]}).json())
-    assert [each["id"] for page in pages for each in page["sessions"]] == [session_of(each) for each in browsers[:0:-1]]
+    assert [each["id"] for page in pages for each in page["sessions"]] == [
+        read_session_id(each) for each in browsers[:0:-1]
+    ]
     assert pages[1]["next"] is None
 
 
@@ -157,15 +162,15 @@ def test_a_live_stream_ends_with_its_session(to: Services) -> None:
 
 
 def test_what_is_over_is_deleted_and_use_is_noted(to: Services) -> None:
-    browser = signed_in(to, make_key(to.postgres_url))
+    browser = sign_in(to, make_key(to.postgres_url))
     assert browser.get(SESSIONS).json()["sessions"][0]["last_used_at"] is None
-    Upkeep(to).note_used()
+    ApiHousekeeping(to).flush_used()
     assert browser.get(SESSIONS).json()["sessions"][0]["last_used_at"] is not None
     with connect(to.postgres_url) as conn:
         conn.execute("UPDATE api_sessions SET expires_at = now()")
-        Upkeep(to).tidy()
+        ApiHousekeeping(to).purge_old_rows()
         assert conn.execute("SELECT count(*) FROM api_sessions").fetchone() == (0,)
-    to.keys.refresh()
+    to.key_ring.refresh()
     assert browser.get(ME).status_code == 401
 
 
@@ -181,13 +186,13 @@ def test_sessions_on_the_command_line(
         return result.output
 
     key = make_key(postgres_url, name="ann")
-    lost, kept = signed_in(to, key), signed_in(to, make_key(postgres_url, name="bob"))
-    assert session_of(lost) in run("list")
-    [found] = json.loads(run("list", "--key", id_of(key) or "", "--json"))["sessions"]
-    assert (found["id"], found["key_name"]) == (session_of(lost), "ann")
+    lost, kept = sign_in(to, key), sign_in(to, make_key(postgres_url, name="bob"))
+    assert read_session_id(lost) in run("list")
+    [found] = json.loads(run("list", "--key", parse_key_id(key) or "", "--json"))["sessions"]
+    assert (found["id"], found["key_name"]) == (read_session_id(lost), "ann")
     assert json.loads(run("revoke", found["id"], "--json"))["key_name"] == "ann"
     assert "No active session" in run("revoke", found["id"], code=1)
-    to.keys.refresh()
+    to.key_ring.refresh()
     assert [browser.get(ME).status_code for browser in (lost, kept)] == [401, 200]
 
 
@@ -196,13 +201,13 @@ def test_sessions_on_the_command_line(
 
 def exhaust(to: Services, **options: Any) -> list[int]:
     api = client(to, **options)
-    return [api.post(ME, json={"key": new_text()}).status_code for _ in range(FAILURES_BURST + 1)]
+    return [api.post(ME, json={"key": generate_key()}).status_code for _ in range(FAILURES_BURST + 1)]
 
 
 def test_failed_sign_ins_do_not_block_links_of_others(to: Services) -> None:
     """The attacker shares the address, for example behind a proxy."""
     key = make_key(to.postgres_url)
-    token = link_for(to, key)
+    token = create_link(to, key)
     assert exhaust(to)[-1] == 429
     guesses = ("guessed", "A" * 43, token[:-1] + ("A" if token[-1] != "A" else "B"))
     assert {client(to).get(f"/login/{guess}").status_code for guess in guesses} == {429}
@@ -216,7 +221,9 @@ def test_a_made_up_address_evades_no_limit(to: Services) -> None:
     """On loopback, where the HTTP server itself used to trust the header."""
     with Server(to) as server, httpx.Client(base_url=server.url, timeout=60) as attacker:
         statuses = [
-            attacker.post(ME, json={"key": new_text()}, headers={"X-Forwarded-For": f"198.51.100.{number}"}).status_code
+            attacker.post(
+                ME, json={"key": generate_key()}, headers={"X-Forwarded-For": f"198.51.100.{number}"}
+            ).status_code
             for number in range(FAILURES_BURST + 1)
         ]
     assert statuses[-2:] == [401, 429]
@@ -242,22 +249,22 @@ def test_only_what_a_trusted_proxy_adds_is_believed(to: Services) -> None:
     proxied = {"address": "127.0.0.1"}
     assert {
         client(behind, **proxied)
-        .post(ME, json={"key": new_text()}, headers={"X-Forwarded-For": f"6.6.6.{number}, 192.0.2.7"})
+        .post(ME, json={"key": generate_key()}, headers={"X-Forwarded-For": f"6.6.6.{number}, 192.0.2.7"})
         .status_code
         for number in range(FAILURES_BURST + 1)
     } == {401, 429}
-    other = client(behind, **proxied).post(ME, json={"key": new_text()}, headers={"X-Forwarded-For": "192.0.2.8"})
+    other = client(behind, **proxied).post(ME, json={"key": generate_key()}, headers={"X-Forwarded-For": "192.0.2.8"})
     assert other.status_code == 401
     behind.close()
 
 
 def test_a_network_of_ipv6_is_one_address(to: Services) -> None:
     statuses = [
-        client(to, address=f"2001:db8:0:1::{number:x}").post(ME, json={"key": new_text()}).status_code
+        client(to, address=f"2001:db8:0:1::{number:x}").post(ME, json={"key": generate_key()}).status_code
         for number in range(FAILURES_BURST + 1)
     ]
     assert statuses[-2:] == [401, 429]
-    assert client(to, address="2001:db8:0:2::1").post(ME, json={"key": new_text()}).status_code == 401
+    assert client(to, address="2001:db8:0:2::1").post(ME, json={"key": generate_key()}).status_code == 401
 
 
 def test_a_large_body_is_not_read_from_strangers(to: Services) -> None:
@@ -271,16 +278,16 @@ def test_tokens_of_links_are_never_logged(
     to: Services, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A link that could not be used yet would let in every reader of the log."""
-    token = link_for(to, make_key(to.postgres_url))
+    token = create_link(to, make_key(to.postgres_url))
     errors: list[Exception] = [DatabaseUnavailable(), ZeroDivisionError()]
-    use_link = sessions.use_link
+    use_link = sessions.consume_login_link
 
     def failing(*args: Any) -> Any:
         if errors:
             raise errors.pop(0)
         return use_link(*args)
 
-    monkeypatch.setattr(sessions, "use_link", failing)
+    monkeypatch.setattr(sessions, "consume_login_link", failing)
     with caplog.at_level(logging.DEBUG), Server(to) as server, httpx.Client(base_url=server.url) as browser:
         answers = [browser.get(f"/login/{token}?token={token}").status_code for _ in range(4)]
     assert answers == [503, 500, 303, 404]
@@ -320,9 +327,9 @@ def test_no_page_changes_where_links_and_forms_go(to: Services) -> None:
 
 def test_a_session_that_ended_does_not_come_back(to: Services) -> None:
     """A session that ended while all sessions were being read must stay ended."""
-    ring: KeyRing = to.keys
-    browser = signed_in(to, make_key(to.postgres_url))
-    cookie = stolen(browser)
+    ring: KeyRing = to.key_ring
+    browser = sign_in(to, make_key(to.postgres_url))
+    cookie = steal_cookie(browser)
     readers = [Thread(target=ring.refresh) for _ in range(4)]
     for reader in readers:
         reader.start()

@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from headrace.cli.pipeline import options
+from headrace.cli.pipeline import build_pipeline_options
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
-from headrace.pipeline.job import exporting
-from headrace.queue.queue import SyncClient
-from headrace.settings import load
+from headrace.pipeline.job import open_pipeline
+from headrace.queue.client import SyncClient
+from headrace.settings import load_settings
 from headrace.warehouse.connect import Client
 from tests.conftest import LONG_S, wait_until
 from tests.pipelines import running_query
@@ -35,7 +35,10 @@ def test_passwords_are_on_no_page_of_spark(
     database = {"warehouse.database": str(warehouse.database), "embedded.data_dir": str(tmp_path)}
     with SyncClient(valkey_url) as client:
         client.enqueue(QueueRef("acme", "shop", "prod", "emails"), NewJob("t"))
-    with exporting(options(load({**urls, **database}, {}, None).settings)) as pipeline, running_query(spark, pipeline):
+    with (
+        open_pipeline(build_pipeline_options(load_settings({**urls, **database}, {}, None).settings)) as pipeline,
+        running_query(spark, pipeline),
+    ):
         query = wait_until(lambda: find_query_with_batch(spark), "a batch was read", LONG_S / 3)
         shown = show_environment(spark)
         shown["plan"] = str(query.explainInternal(True))

@@ -66,7 +66,7 @@ print(json.dumps(found))
 """
 
 
-def secrets_of(data_dir: Path) -> set[str]:
+def read_secrets(data_dir: Path) -> set[str]:
     files = [json.loads((data_dir / server / FILE).read_text()) for server in ("valkey", "postgres", "clickhouse")]
     return {password for passwords in files for password in passwords.values()}
 
@@ -79,7 +79,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     stack = RunningStack(folder / "data", "--port", "0", settings=given)
     try:
         assert stack.dashboard
-        secrets = secrets_of(stack.data_dir)
+        secrets = read_secrets(stack.data_dir)
         yield stack
         code, out, err = stack.stop()
         assert code == 0, err
@@ -103,7 +103,7 @@ def test_another_user_of_the_machine_reaches_nothing(stack: RunningStack) -> Non
         "files": [
             str(stack.data_dir / name) for name in ("stack.json", "api.key", f"valkey/{FILE}", f"postgres/{FILE}")
         ],
-        "secrets": sorted(secrets_of(stack.data_dir)),
+        "secrets": sorted(read_secrets(stack.data_dir)),
     }
     done = run_as_stranger(ATTACK, text=json.dumps(asked))
     assert (done.stdout, done.stderr) == ("[]\n", "")
@@ -115,7 +115,7 @@ def has_spark_workers(stack: RunningStack) -> bool:
 
 def test_passwords_appear_nowhere(stack: RunningStack) -> None:
     """Checks command lines, logs, `config show` and files that other users can read."""
-    secrets = secrets_of(stack.data_dir)
+    secrets = read_secrets(stack.data_dir)
     wait_until(lambda: has_spark_workers(stack), "Spark has started processes of its own", CHART_S)
     for line in command_lines(stack.descendants()):
         assert not [secret for secret in {*secrets, GIVEN} if secret in line], line

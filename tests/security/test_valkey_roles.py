@@ -13,29 +13,29 @@ from click.testing import CliRunner
 from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
 from headrace.cli import main
-from headrace.cli.valkey_roles import Role, Tenants, acl_words, all_roles, producer
+from headrace.cli.valkey_roles import ProducerScope, ValkeyRole, build_acl_words, build_producer_role, build_roles
 from headrace.cold.mover import Mover, MoverOptions
-from headrace.cold.quotas import QuotaKeeper
-from headrace.cold.settings import SettingsKeeper
-from headrace.cold.shares import ShareKeeper
+from headrace.cold.quotas import QuotaManager
+from headrace.cold.settings import SettingsRestorer
+from headrace.cold.shares import ShareAllocator
 from headrace.cold.tiers import Tiers
 from headrace.errors import NotPermitted, QuotaExceeded
 from headrace.model.job import JobState, LeasedJob, NewJob
 from headrace.model.names import QueueRef
-from headrace.model.quotas import DEFAULT, TenantRef
-from headrace.pipeline.lease import Lease
-from headrace.pipeline.positions import group_of, newest_of, shards_of
+from headrace.model.quotas import DEFAULT_TENANT, TenantRef
+from headrace.pipeline.lease import PipelineLease
+from headrace.pipeline.positions import read_group_offsets, read_newest_offsets, read_shard_count
 from headrace.queue import keys
 from headrace.queue import scripts as queue_scripts
+from headrace.queue.client import Client, QueueOptions, SyncClient
 from headrace.queue.maintenance import REFUSED_PAUSE_S, Maintenance
-from headrace.queue.queue import Client, QueueOptions, SyncClient
-from headrace.queue.registry import Registry, read_workers
+from headrace.queue.registry import WorkerRegistration, read_workers
 from headrace.queue.resync import resync_shard
-from headrace.queue.scripts import Caps, DeadFilter, Stubs
+from headrace.queue.scripts import DeadFilter, Stubs, WarmCaps
 from headrace.queue.state import read_states
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
-from headrace.snapshot.store import Store
+from headrace.snapshot.store import SnapshotStore
 from headrace.valkey import streams
 from headrace.valkey.cluster import form
 from headrace.valkey.connect import Valkey, connect
@@ -63,7 +63,7 @@ def admin(server: AclValkey) -> Iterator[Valkey]:
 
 
 def role_url(server: AclValkey, name: str) -> str:
-    return server.create_user(all_roles()[name])
+    return server.create_user(build_roles()[name])
 
 
 def enqueue_as_admin(server: AclValkey, *jobs: NewJob, ref: QueueRef = REF) -> None:
@@ -101,7 +101,7 @@ class TestProducer:
     def test_sends_a_job_again_whose_id_is_kept_after_its_end(self, server: AclValkey, admin: Valkey) -> None:
         enqueue_as_admin(server, NewJob("send", SECRET, id="a"))
         stubs = Stubs(2, 1000)
-        shard = stubs.shard_of(REF)
+        shard = stubs.find_shard(REF)
         [job] = run(admin, stubs.dequeue(shard, 1, HOUR_MS))
         run(admin, stubs.ack(shard, [(job, 1)], HOUR_MS))
         with SyncClient(role_url(server, "producer")) as client:
@@ -110,7 +110,7 @@ class TestProducer:
 
     def test_spills_what_does_not_fit(self, server: AclValkey, postgres_url: str) -> None:
         enqueue_as_admin(server, NewJob("send"))
-        url, options = role_url(server, "producer"), QueueOptions(caps=Caps(items=2))
+        url, options = role_url(server, "producer"), QueueOptions(caps=WarmCaps(items=2))
         with SyncClient(url, options, Tiers(url, postgres_url, options)) as client:
             assert all(client.enqueue_many(REF, [NewJob("send") for _ in range(5)]))
         assert server.read_denials() == []
@@ -132,9 +132,9 @@ class TestProducer:
 
     def test_of_a_tenant_reaches_no_other(self, server: AclValkey, admin: Valkey) -> None:
         enqueue_as_admin(server, NewJob("send", SECRET, id="a"), ref=OTHER)
-        environment = Tenants(REF.org, REF.project, REF.env)
-        for tenants in (Tenants(REF.org), Tenants(REF.org, REF.project), environment):
-            url = server.create_user(producer(tenants))
+        environment = ProducerScope(REF.org, REF.project, REF.env)
+        for tenants in (ProducerScope(REF.org), ProducerScope(REF.org, REF.project), environment):
+            url = server.create_user(build_producer_role(tenants))
             with SyncClient(url) as client:
                 assert client.enqueue(REF, NewJob("send", SECRET))
                 assert server.read_denials() == []
@@ -153,7 +153,7 @@ class TestProducer:
 
     def test_of_a_tenant_with_odd_names(self, server: AclValkey) -> None:
         enqueue_as_admin(server, NewJob("send"))
-        url = server.create_user(producer(Tenants(ODD_NAMES.org, ODD_NAMES.project, ODD_NAMES.env)))
+        url = server.create_user(build_producer_role(ProducerScope(ODD_NAMES.org, ODD_NAMES.project, ODD_NAMES.env)))
         with SyncClient(url) as client:
             assert client.enqueue(ODD_NAMES, NewJob("send"))
         assert server.read_denials() == []
@@ -176,14 +176,14 @@ def test_worker_runs_jobs_reports_and_maintains(server: AclValkey, admin: Valkey
         assert flaky
         stop = asyncio.Event()
         async with Client(url) as client:
-            registry = Registry(client.redis)
+            registry = WorkerRegistration(client.redis)
             await registry.report(tasks, [])
             worker = Worker(client, tasks, FAST, registry)
             running = asyncio.create_task(worker.run_forever(stop))
             await asyncio.wait_for(finished.wait(), 60)
             stop.set()
             await asyncio.wait_for(running, 120)
-            await registry.leave()
+            await registry.deregister()
 
     enqueue_as_admin(server, *(NewJob("flaky") for _ in range(10)), NewJob("nobody", max_attempts=1))
     asyncio.run(scenario())
@@ -212,14 +212,14 @@ def test_maintenance(server: AclValkey, admin: Valkey, role: str) -> None:
 
 @pytest.mark.parametrize("role", ["worker", "mover", "api"])
 def test_moving_between_the_tiers(server: AclValkey, postgres_url: str, role: str) -> None:
-    url, options = role_url(server, role), QueueOptions(shards=2, caps=Caps(items=3))
+    url, options = role_url(server, role), QueueOptions(shards=2, caps=WarmCaps(items=3))
     tiers = Tiers(url, postgres_url, options)
-    stubs, shard = options.stubs(), REF.environment.shard(2)
+    stubs, shard = options.make_stubs(), REF.environment.shard(2)
     mover = Mover(tiers, MoverOptions(lease_s=3600.0))
     with SyncClient(server.url, options, Tiers(server.url, postgres_url, options)) as client:
         client.enqueue_many(REF, [NewJob("send", SECRET, max_attempts=1) for _ in range(8)])
-        mover.elect()
-        SettingsKeeper(tiers).restore_if_needed(shard)
+        mover.renew_leadership()
+        SettingsRestorer(tiers).restore_if_needed(shard)
         moved = 0
         while moved < 8:
             jobs = run(client.redis, stubs.dequeue(shard, 10, HOUR_MS))
@@ -236,19 +236,19 @@ def test_moving_between_the_tiers(server: AclValkey, postgres_url: str, role: st
 def test_quotas_are_stored_shared_out_and_obeyed(server: AclValkey, postgres_url: str, role: str) -> None:
     options = QueueOptions(shards=2)
     tiers = Tiers(role_url(server, role), postgres_url, options)
-    keeper = QuotaKeeper(tiers)
-    keeper.change(DEFAULT, {"running": 3})
-    keeper.change(TenantRef.of(REF.environment), {"queues": 9, "enqueue_rate": 1000})
-    keeper.change(TenantRef(REF.org), {"warm_jobs": 5, "running": 2})
+    keeper = QuotaManager(tiers)
+    keeper.update(DEFAULT_TENANT, {"running": 3})
+    keeper.update(TenantRef.from_environment(REF.environment), {"queues": 9, "enqueue_rate": 1000})
+    keeper.update(TenantRef(REF.org), {"warm_jobs": 5, "running": 2})
     with SyncClient(role_url(server, "producer"), options) as client:
         with pytest.raises(QuotaExceeded):
             client.enqueue_many(REF, [NewJob("send", id="1")])
-        ShareKeeper(tiers).run_round()
+        ShareAllocator(tiers).run_round()
         client.enqueue_many(REF, [NewJob("send", id=str(number)) for number in range(5)])
         with pytest.raises(QuotaExceeded):
             client.enqueue_many(REF, [NewJob("send", id="9")])
-    ShareKeeper(tiers).run_round()
-    keeper.change(TenantRef(REF.org), {}, ["warm_jobs", "running"])
+    ShareAllocator(tiers).run_round()
+    keeper.update(TenantRef(REF.org), {}, ["warm_jobs", "running"])
     tiers.close()
     assert server.read_denials() == []
 
@@ -263,19 +263,19 @@ def test_pipeline_reads_trims_and_leads_its_group(server: AclValkey, admin: Valk
     shard = REF.environment.shard(2)
     stream = keys.metrics(shard)
     with connect(role_url(server, "pipeline")) as client:
-        lease = Lease(client, "me")
-        assert lease.take()
-        lease.remember()
-        assert lease.replaced_by() is None
-        assert shards_of(client) == 2
-        newest = newest_of(client, 2)[str(shard)]
-        assert len(streams.entries_between(client, stream, "0-0", newest["id"], 100)) > 0
-        streams.move_group(client, stream, "history", newest["id"], 1)
-        streams.move_group(client, stream, "history", newest["id"], 1)
-        assert group_of(client, "history", 2)[str(shard)]["id"] == newest["id"]
+        lease = PipelineLease(client, "me")
+        assert lease.acquire()
+        lease.record_reader()
+        assert lease.find_other_reader() is None
+        assert read_shard_count(client) == 2
+        newest = read_newest_offsets(client, 2)[str(shard)]
+        assert len(streams.read_entries_between(client, stream, "0-0", newest["id"], 100)) > 0
+        streams.set_group_position(client, stream, "history", newest["id"], 1)
+        streams.set_group_position(client, stream, "history", newest["id"], 1)
+        assert read_group_offsets(client, "history", 2)[str(shard)]["id"] == newest["id"]
         streams.trim_before(client, stream, newest["id"])
         assert resync_shard(client, Stubs(2, 1000), shard) == 1
-        lease.leave()
+        lease.release()
     assert server.read_denials() == []
     assert admin.xlen(stream) == 2  # the newest one, and the one that the queue wrote on request
 
@@ -285,8 +285,8 @@ def test_reader_reads_states_workers_and_snapshots(server: AclValkey) -> None:
     with connect(role_url(server, "reader")) as client:
         assert [state.depth for state in read_states(client, 2)] == [1]
         assert read_workers(client).running == []
-        assert Store(client).look().version == 0
-        assert Store(client).versions() == []
+        assert SnapshotStore(client).read_status().version == 0
+        assert SnapshotStore(client).list_versions() == []
         for shard in range(2):
             client.info()
             client.xlen(keys.metrics(shard))
@@ -316,11 +316,11 @@ def test_api_operates_queues(server: AclValkey) -> None:
         client.caps(REF, 10, None)
         assert client.redrive(REF) == 0
         assert client.remove_dead(REF) == 0
-        store = Store(client.redis)
-        begun = store.begin("me")
-        assert store.renew("me")
-        store.fail("me", begun.number, "a test")
-        store.leave("me")
+        store = SnapshotStore(client.redis)
+        begun = store.begin_refresh("me")
+        assert store.renew_lease("me")
+        store.record_failure("me", begun.number, "a test")
+        store.release_lease("me")
         read_workers(client.redis)
     assert server.read_denials() == []
 
@@ -383,7 +383,7 @@ DESTRUCTIVE = [
 ]
 
 
-@pytest.mark.parametrize("role", all_roles())
+@pytest.mark.parametrize("role", build_roles())
 def test_no_role_administrates_or_leaves_its_prefix(server: AclValkey, admin: Valkey, role: str) -> None:
     admin.set("session:1", "of another application")
     with connect(role_url(server, role)) as client:
@@ -410,14 +410,14 @@ def test_neither_pipeline_nor_reader_reaches_jobs(server: AclValkey, admin: Valk
     assert admin.hgetall(keys.queue(shard, REF)) == before
 
 
-def commands_of(admin: Valkey, category: str) -> set[str]:
+def list_commands(admin: Valkey, category: str) -> set[str]:
     found: Any = admin.execute_command("ACL", "CAT", category)
     return {name.decode() for name in found}
 
 
 def test_reader_has_no_command_that_writes(admin: Valkey) -> None:
     """This holds for all keys that a script may name."""
-    assert set(all_roles()["reader"].all_commands()) & commands_of(admin, "write") == set()
+    assert set(build_roles()["reader"].list_commands()) & list_commands(admin, "write") == set()
 
 
 def test_a_process_that_may_not_maintain_leaves_it_to_others(server: AclValkey, admin: Valkey) -> None:
@@ -435,8 +435,8 @@ def test_a_process_that_may_not_maintain_leaves_it_to_others(server: AclValkey, 
 
 
 def test_no_one_signs_in_before_a_password_is_set(server: AclValkey, admin: Valkey) -> None:
-    for role in all_roles().values():
-        admin.execute_command("ACL", "SETUSER", *acl_words(role, role.name, None))
+    for role in build_roles().values():
+        admin.execute_command("ACL", "SETUSER", *build_acl_words(role, role.name, None))
         for password in ("", role.name, "nopass"):
             with (
                 pytest.raises(AuthenticationError),
@@ -481,11 +481,11 @@ def test_the_command_refuses_what_has_no_meaning() -> None:
 
 
 def test_every_script_belongs_to_a_role() -> None:
-    known = {script.name for role in all_roles().values() for script in role.scripts}
+    known = {script.name for role in build_roles().values() for script in role.scripts}
     assert set(queue_scripts.SCRIPTS) <= known
 
 
-@pytest.mark.parametrize("role", all_roles().values(), ids=list(all_roles()))
-def test_no_role_has_dangerous_commands(admin: Valkey, role: Role) -> None:
+@pytest.mark.parametrize("role", build_roles().values(), ids=list(build_roles()))
+def test_no_role_has_dangerous_commands(admin: Valkey, role: ValkeyRole) -> None:
     """INFO is an exception: scripts and movers read the server's replication id from it."""
-    assert set(role.all_commands()) & commands_of(admin, "dangerous") <= {"info"}
+    assert set(role.list_commands()) & list_commands(admin, "dangerous") <= {"info"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.alerts.health import PIPELINE, health_values
+from headrace.alerts.meta_rules import PIPELINE, compute_meta_rule_values
 
 MAX_LAG_MS = 120_000
 
@@ -24,4 +24,4 @@ MAX_LAG_MS = 120_000
 def test_a_pipeline_that_has_never_written_is_given_the_largest_lag(
     answers: bool, lag_ms: int | None, watched_ms: int, expected: dict[str, float] | None
 ) -> None:
-    assert health_values(answers, lag_ms, MAX_LAG_MS, 0, watched_ms, (), ())[PIPELINE.id] == expected
+    assert compute_meta_rule_values(answers, lag_ms, MAX_LAG_MS, 0, watched_ms, (), ())[PIPELINE.id] == expected

@@ -10,11 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.alerts.machine import FLAPS, FRESH, Phase, State, Transition, Values, evaluate, resolve, settle_ms
-from headrace.alerts.rules import Metric, Operator, Rule
+from headrace.alerts.rules import Operator, Rule, RuleMetric
+from headrace.alerts.state_machine import (
+    FLAPPING_AFTER,
+    INITIAL_STATE,
+    Phase,
+    RuleState,
+    Transition,
+    Values,
+    compute_required_clean_ms,
+    evaluate,
+    resolve_state,
+)
 
-RULE = Rule("r", "o", "p", "e", "deep", Metric.BACKLOG, threshold=100, window_s=300, cooldown_s=900)
-SLOW = replace(RULE, metric=Metric.LATENCY, threshold=250)
+RULE = Rule("r", "o", "p", "e", "deep", RuleMetric.BACKLOG, threshold=100, window_s=300, cooldown_s=900)
+SLOW = replace(RULE, metric=RuleMetric.LATENCY, threshold=250)
 MINUTE = 60_000
 T0 = 1_800_000_000_000
 
@@ -24,7 +34,7 @@ class Watched:
 
     def __init__(self, rule: Rule = RULE, queue: str = "q") -> None:
         self.rule, self.queue = rule, queue
-        self.states: dict[str, State] = {}
+        self.states: dict[str, RuleState] = {}
         self.made: list[Transition] = []
 
     def at(self, minutes: float, value: float | None, *, known: bool = True, quiet: bool = False) -> list[str]:
@@ -36,8 +46,8 @@ class Watched:
         return [each.kind.value for each in made]
 
     @property
-    def state(self) -> State:
-        return self.states.get(self.queue, FRESH)
+    def state(self) -> RuleState:
+        return self.states.get(self.queue, INITIAL_STATE)
 
 
 def test_it_fires_at_once_and_resolves_when_the_whole_window_is_clean() -> None:
@@ -85,7 +95,7 @@ def test_for_says_how_long_the_condition_must_hold() -> None:
     deep = Watched(replace(RULE, for_s=120))
     assert deep.at(0, 500) == ["pending"]
     assert deep.at(1, 0) == ["ok"]
-    assert deep.state == FRESH
+    assert deep.state == INITIAL_STATE
     assert deep.at(2, 500) == ["pending"]
     assert deep.at(3.9, 500) == []
     assert deep.at(4, 500) == ["firing"]
@@ -174,18 +184,18 @@ def test_without_auto_resolve_a_person_ends_it() -> None:
     deep.at(0, 500)
     for minute in range(1, 100):
         assert deep.at(minute, 0) == []
-    after, [made] = resolve(deep.rule, "q", deep.state, T0 + 100 * MINUTE, "resolved by ann")
+    after, [made] = resolve_state(deep.rule, "q", deep.state, T0 + 100 * MINUTE, "resolved by ann")
     assert (after.phase, made.kind, made.reason) == (Phase.RESOLVED, Phase.RESOLVED, "resolved by ann")
 
 
 def test_a_rule_that_flaps_keeps_its_incident_open_for_longer() -> None:
     restless = replace(RULE, cooldown_s=0)
     deep = Watched(restless)
-    for round_ in range(FLAPS - 1):
+    for round_ in range(FLAPPING_AFTER - 1):
         assert "firing" in deep.at(2 * round_, 500)
         assert deep.at(2 * round_ + 1, 0) == ["resolved"]
     deep.at(10, 500)
-    assert settle_ms(restless, deep.state, T0 + 10 * MINUTE) == 2 * 300_000
+    assert compute_required_clean_ms(restless, deep.state, T0 + 10 * MINUTE) == 2 * 300_000
     assert deep.at(11, 0) == []
     assert deep.at(20.9, 0) == []
     assert deep.at(21, 0) == ["resolved"]
@@ -195,9 +205,9 @@ def test_what_is_over_is_forgotten_in_the_end() -> None:
     deep = Watched()
     deep.at(0, 500)
     deep.at(1, 0)
-    assert deep.state != FRESH
+    assert deep.state != INITIAL_STATE
     deep.at(24 * 60, 0)
-    assert deep.state == FRESH
+    assert deep.state == INITIAL_STATE
 
 
 def test_a_clock_that_goes_back_makes_nobody_wait_for_it_to_catch_up() -> None:
@@ -230,13 +240,13 @@ steps = st.tuples(
 courses = st.lists(steps, min_size=1, max_size=60)
 
 
-def restless(metric: Metric, sign: Operator, cooldown_s: int, for_s: int) -> Rule:
+def make_restless_rule(metric: RuleMetric, sign: Operator, cooldown_s: int, for_s: int) -> Rule:
     return replace(RULE, metric=metric, operator=sign, cooldown_s=cooldown_s, for_s=for_s, window_s=120)
 
 
 rules = st.builds(
-    restless,
-    st.sampled_from([Metric.BACKLOG, Metric.LATENCY]),
+    make_restless_rule,
+    st.sampled_from([RuleMetric.BACKLOG, RuleMetric.LATENCY]),
     st.sampled_from(list(Operator)),
     st.sampled_from([0, 60, 900]),
     st.sampled_from([0, 100]),
@@ -250,7 +260,7 @@ class Course:
     def __init__(self, rule: Rule, course: Sequence[Step], jumps: bool) -> None:
         self.events: list[tuple[int, Transition]] = []  # with the number of the step
         self.steps: list[tuple[int, bool, bool]] = []  # when in seconds, known, met
-        states: dict[str, State] = {}
+        states: dict[str, RuleState] = {}
         real_s, offset_s = 0, 0
         for passed, back, known, quiet, value in course:
             real_s += passed
@@ -313,7 +323,7 @@ def test_nothing_resolves_before_it_was_clean_for_long_enough(rule: Rule, course
     for step, made in played.events:
         if made.kind == Phase.RESOLVED:
             assert played.steps[step][1:] == (True, False)
-            assert all(known and not met for known, met in played.just_before(step, rule.settle_s))
+            assert all(known and not met for known, met in played.just_before(step, rule.clean_window_s))
 
 
 @given(rules, courses, st.booleans())
@@ -324,8 +334,8 @@ def test_nothing_fires_before_it_was_met_for_long_enough(rule: Rule, course: lis
         assert all(met for known, met in played.just_before(step, rule.for_s) if known)
 
 
-@pytest.mark.parametrize("metric", list(Metric))
-def test_maxima_are_clean_at_once_and_the_rest_takes_a_window(metric: Metric) -> None:
-    expected = 0 if metric in (Metric.BACKLOG, Metric.OLDEST_AGE) else RULE.window_s
-    assert replace(RULE, metric=metric).settle_s == expected
-    assert replace(RULE, metric=metric, operator=Operator.LESS_THAN).settle_s == RULE.window_s
+@pytest.mark.parametrize("metric", list(RuleMetric))
+def test_maxima_are_clean_at_once_and_the_rest_takes_a_window(metric: RuleMetric) -> None:
+    expected = 0 if metric in (RuleMetric.BACKLOG, RuleMetric.OLDEST_AGE) else RULE.window_s
+    assert replace(RULE, metric=metric).clean_window_s == expected
+    assert replace(RULE, metric=metric, operator=Operator.LESS_THAN).clean_window_s == RULE.window_s

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from headrace.alerts.channels import make_channel
-from headrace.alerts.messages import SHOWN, Message, Told
-from headrace.alerts.rules import InvalidRule, Metric, Rule, make_rule
-from headrace.alerts.samples import COARSE, FINE, Measured, cuts
+from headrace.alerts.messages import MAX_QUEUES_SHOWN, AlertMessage, MessageTransition
+from headrace.alerts.rule_values import COARSE_TIER, FINE_TIER, EnvironmentMeasurements, plan_tier_reads
+from headrace.alerts.rules import InvalidRule, Rule, RuleMetric, make_rule
 from headrace.model.names import EnvRef
-from headrace.warehouse.alert_samples import Carried, Piece
+from headrace.warehouse.alert_samples import CarriedGauges, WindowPiece
 from headrace.webhook import guard
-from headrace.webhook.guard import PUBLIC_ONLY, AddressPolicy, AddressRefused, checked_address, is_public
-from headrace.webhook.signed import signature
+from headrace.webhook.guard import PUBLIC_ONLY, AddressPolicy, AddressRefused, is_public, resolve_address
+from headrace.webhook.signing import compute_signature
 
 ENV = EnvRef("acme", "shop", "prod")
 GOOD: dict[str, Any] = {"name": "deep", "metric": "BACKLOG", "threshold": 1000}
@@ -69,7 +69,7 @@ def test_what_a_rule_cannot_do_without() -> None:
         make_rule("r", ENV, {"name": "n", "metric": "BACKLOG"})
     with pytest.raises(InvalidRule, match="omit queue"):
         make_rule("r", ENV, {"name": "n", "metric": "NO_DATA", "queue": "q"})
-    assert make_rule("r", ENV, {"name": "n", "metric": "NO_DATA"}).condition() == "NO_DATA for 5 min"
+    assert make_rule("r", ENV, {"name": "n", "metric": "NO_DATA"}).format_condition() == "NO_DATA for 5 min"
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_what_a_rule_cannot_do_without() -> None:
     ],
 )
 def test_conditions_in_words(fields: dict[str, Any], condition: str) -> None:
-    assert make_rule("r", ENV, {**GOOD, **fields}).condition() == condition
+    assert make_rule("r", ENV, {**GOOD, **fields}).format_condition() == condition
 
 
 # --- Measuring -------------------------------------------------------------------------------------
 
 
-def piece(number: int, highest: int, **more: Any) -> Piece:
+def make_piece(number: int, highest: int, **more: Any) -> WindowPiece:
     fields: dict[str, Any] = {
         "max_age_ms": 0,
         "oldest_ms": None,
@@ -98,89 +98,115 @@ def piece(number: int, highest: int, **more: Any) -> Piece:
         "waits": 0,
     }
     fields |= {"number": number, "max_depth": highest, "depth": highest, "histogram": {}, **more}
-    return Piece(**fields)
+    return WindowPiece(**fields)
 
 
-def measured(rules: list[Rule], pieces: list[Piece], carried: Carried | None = None) -> list[float | None]:
-    [cut] = cuts(rules)
-    found = Measured(cut, 10_000, {"q": pieces} if pieces else {}, {"q": carried})
-    return [found.values(rule)["q"] for rule in rules]
+def measure_values(
+    rules: list[Rule], pieces: list[WindowPiece], carried: CarriedGauges | None = None
+) -> list[float | None]:
+    [cut] = plan_tier_reads(rules)
+    found = EnvironmentMeasurements(cut, 10_000, {"q": pieces} if pieces else {}, {"q": carried})
+    return [found.compute_values(rule)["q"] for rule in rules]
 
 
-def rule(metric: str, window_s: int, **more: Any) -> Rule:
+def make_test_rule(metric: str, window_s: int, **more: Any) -> Rule:
     return make_rule("r", ENV, {**GOOD, "metric": metric, "threshold": 0.5, "window_s": window_s, **more})
 
 
 def test_each_window_sees_its_own_pieces_and_what_was_left_before() -> None:
     """Pieces: the minute that only the longer window sees, and the last."""
-    both = [rule("BACKLOG", 120), rule("BACKLOG", 60)]
-    assert measured(both, [piece(1, 500), piece(2, 7)]) == [500, 500]  # 500 is how the last minute began
-    assert measured(both, [piece(1, 500, depth=3), piece(2, 7)]) == [500, 7]
-    assert measured(both, [piece(2, 7)], Carried(90, None)) == [90, 90]
-    assert measured(both, [], Carried(90, None)) == [90, 90]
-    assert measured(both, [], None) == [None, None]
+    both = [make_test_rule("BACKLOG", 120), make_test_rule("BACKLOG", 60)]
+    assert measure_values(both, [make_piece(1, 500), make_piece(2, 7)]) == [
+        500,
+        500,
+    ]  # 500 is how the last minute began
+    assert measure_values(both, [make_piece(1, 500, depth=3), make_piece(2, 7)]) == [500, 7]
+    assert measure_values(both, [make_piece(2, 7)], CarriedGauges(90, None)) == [90, 90]
+    assert measure_values(both, [], CarriedGauges(90, None)) == [90, 90]
+    assert measure_values(both, [], None) == [None, None]
 
 
 def test_the_oldest_grows_older_while_nothing_happens() -> None:
-    one = [rule("OLDEST_AGE", 60)]
-    assert measured(one, [], Carried(5, 9_000_000)) == [1_000_000]
-    assert measured(one, [piece(1, 0)], Carried(5, 9_000_000)) == [940_000]  # as the window began; it drained within
-    assert measured(one, [piece(1, 3, oldest_ms=9_990_000, max_age_ms=4)], Carried(0, None)) == [10_000]
-    assert measured(one, [], Carried(0, None)) == [0]
+    one = [make_test_rule("OLDEST_AGE", 60)]
+    assert measure_values(one, [], CarriedGauges(5, 9_000_000)) == [1_000_000]
+    assert measure_values(one, [make_piece(1, 0)], CarriedGauges(5, 9_000_000)) == [
+        940_000
+    ]  # as the window began; it drained within
+    assert measure_values(one, [make_piece(1, 3, oldest_ms=9_990_000, max_age_ms=4)], CarriedGauges(0, None)) == [
+        10_000
+    ]
+    assert measure_values(one, [], CarriedGauges(0, None)) == [0]
 
 
 def test_rates_and_waits_are_null_where_nothing_was_measured() -> None:
-    some = [rule("LATENCY", 60), rule("LATENCY", 60, percentile="p99"), rule("ERROR_RATE", 60)]
-    assert measured(some, [], Carried(5, None)) == [None, None, None]
-    busy = piece(1, 0, dequeues=10, failures=4, wait_ms=1000, waits=10, histogram={-32768: 10})
-    assert measured(some, [busy]) == [100.0, 0.0, 0.4]
+    some = [
+        make_test_rule("LATENCY", 60),
+        make_test_rule("LATENCY", 60, percentile="p99"),
+        make_test_rule("ERROR_RATE", 60),
+    ]
+    assert measure_values(some, [], CarriedGauges(5, None)) == [None, None, None]
+    busy = make_piece(1, 0, dequeues=10, failures=4, wait_ms=1000, waits=10, histogram={-32768: 10})
+    assert measure_values(some, [busy]) == [100.0, 0.0, 0.4]
 
 
 def test_environments_that_differ_in_thresholds_are_read_alike() -> None:
-    assert cuts([rule("BACKLOG", 300)]) == cuts([rule("BACKLOG", 300, threshold=9), rule("OLDEST_AGE", 300)])
-    fine, coarse = cuts([rule("LATENCY", 7200), rule("BACKLOG", 7260), rule("LATENCY", 60, percentile="p50")])
-    assert (fine.tier, fine.windows_s, fine.gauges, fine.histograms) == (FINE, (7200, 60), False, True)
-    assert (coarse.tier, coarse.windows_s, coarse.gauges, coarse.histograms) == (COARSE, (7260,), True, False)
-    assert cuts([make_rule("r", ENV, {"name": "n", "metric": "NO_DATA"})]) == ()
+    assert plan_tier_reads([make_test_rule("BACKLOG", 300)]) == plan_tier_reads(
+        [make_test_rule("BACKLOG", 300, threshold=9), make_test_rule("OLDEST_AGE", 300)]
+    )
+    fine, coarse = plan_tier_reads(
+        [
+            make_test_rule("LATENCY", 7200),
+            make_test_rule("BACKLOG", 7260),
+            make_test_rule("LATENCY", 60, percentile="p50"),
+        ]
+    )
+    assert (fine.tier, fine.windows_s, fine.gauges, fine.histograms) == (FINE_TIER, (7200, 60), False, True)
+    assert (coarse.tier, coarse.windows_s, coarse.gauges, coarse.histograms) == (COARSE_TIER, (7260,), True, False)
+    assert plan_tier_reads([make_rule("r", ENV, {"name": "n", "metric": "NO_DATA"})]) == ()
 
 
 def test_windows_end_with_the_last_final_bucket() -> None:
-    fine, coarse = cuts([rule("BACKLOG", 60), rule("BACKLOG", 7260)])
-    assert (fine.end_s(1_000_007_999), coarse.end_s(1_000_007_999)) == (1_000_005, 999_960)
+    fine, coarse = plan_tier_reads([make_test_rule("BACKLOG", 60), make_test_rule("BACKLOG", 7260)])
+    assert (fine.compute_end_s(1_000_007_999), coarse.compute_end_s(1_000_007_999)) == (1_000_005, 999_960)
 
 
 # --- Messages --------------------------------------------------------------------------------------
 
 
-def told(queue: str = "emails", **more: Any) -> Told:
+def make_transition(queue: str = "emails", **more: Any) -> MessageTransition:
     fields: dict[str, Any] = {"id": "t", "incident": "i", "queue": queue, "value": 1500.0, "at_ms": 60_000}
     fields |= {"since_ms": 0, "reason": None, **more}
-    return Told(**fields)
+    return MessageTransition(**fields)
 
 
 def test_a_message_says_what_where_how_much_since_when_and_where_to_look() -> None:
-    message = Message("m", "firing", make_rule("r", ENV, GOOD), [told("e mails&x")])
-    text = message.text("https://hr.example/")
+    message = AlertMessage("m", "firing", make_rule("r", ENV, GOOD), [make_transition("e mails&x")])
+    text = message.render_text("https://hr.example/")
     assert message.title == "[warning] deep: e mails&x"
     assert "acme / shop / prod: BACKLOG > 1,000 jobs over 5 min" in text
     assert "e mails&x: 1,500 jobs, since 1970-01-01 00:00:00 UTC" in text
     assert "https://hr.example/queues/e%20mails%26x?org=acme&project=shop&env=prod&range=30m" in text
-    assert "\n  /queues/e%20mails" in message.text(None)
+    assert "\n  /queues/e%20mails" in message.render_text(None)
 
 
 def test_a_message_about_many_queues_names_some_and_counts_the_rest() -> None:
-    message = Message("m", "resolved", make_rule("r", ENV, GOOD), [told(f"q{n}", reason="why") for n in range(40)])
+    message = AlertMessage(
+        "m", "resolved", make_rule("r", ENV, GOOD), [make_transition(f"q{n}", reason="why") for n in range(40)]
+    )
     assert message.title == "[resolved] deep: 40 queues"
-    assert f"… and {40 - SHOWN} more queues" in message.text(None)
-    assert "(why)" in message.text(None)
-    assert len(message.document(None)["transitions"]) == 40
+    assert f"… and {40 - MAX_QUEUES_SHOWN} more queues" in message.render_text(None)
+    assert "(why)" in message.render_text(None)
+    assert len(message.render_document(None)["transitions"]) == 40
 
 
 def test_the_signature_covers_time_and_body() -> None:
-    made = signature("secret", "1700000000", b"{}")
+    made = compute_signature("secret", "1700000000", b"{}")
     # printf '1700000000.{}' | openssl dgst -sha256 -hmac secret
     assert made == "sha256=b8569b78799ff9e3cbff0fc2d63a33a2b57f3282abd07c37ae5e8e7d79a5f163"
-    assert len({made, signature("secret", "1700000001", b"{}"), signature("secret", "1700000000", b"{ }")}) == 3
+    assert (
+        len({made, compute_signature("secret", "1700000001", b"{}"), compute_signature("secret", "1700000000", b"{ }")})
+        == 3
+    )
 
 
 # --- Channels --------------------------------------------------------------------------------------
@@ -209,10 +235,10 @@ def test_one_private_address_among_public_ones_is_enough_to_refuse(monkeypatch: 
 
     monkeypatch.setattr(guard.socket, "getaddrinfo", resolved)
     with pytest.raises(AddressRefused, match=r"10\.0\.0\.1.*alerts\.allowed_hosts"):
-        checked_address("rebind.example", 443, PUBLIC_ONLY)
+        resolve_address("rebind.example", 443, PUBLIC_ONLY)
     listed = [AddressPolicy((each,)) for each in ("10.0.0.0/8", "10.0.0.1", "rebind.example")]
     for allowed in (AddressPolicy(allow_private=True), *listed):
-        assert checked_address("rebind.example", 443, allowed) == "93.184.216.34"
+        assert resolve_address("rebind.example", 443, allowed) == "93.184.216.34"
 
 
 @pytest.mark.parametrize(
@@ -250,4 +276,4 @@ def test_what_is_shown_of_a_channel_holds_no_secret() -> None:
 
 
 def test_metrics_are_those_of_the_reference() -> None:
-    assert [metric.value for metric in Metric] == ["BACKLOG", "LATENCY", "ERROR_RATE", "OLDEST_AGE", "NO_DATA"]
+    assert [metric.value for metric in RuleMetric] == ["BACKLOG", "LATENCY", "ERROR_RATE", "OLDEST_AGE", "NO_DATA"]

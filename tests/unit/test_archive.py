@@ -20,14 +20,14 @@ from headrace.pipeline.archive import (
     EVENTS,
     HOUR_MS,
     Archive,
+    ArchiveFileName,
+    ArchiveFileSlice,
     ArchiveWriter,
-    Clip,
-    Name,
-    clips,
-    tidy,
+    compact_and_expire,
+    select_slices,
 )
 from headrace.pipeline.decode import SCHEMA
-from headrace.pipeline.replay import Continuity, Hour, read_shard
+from headrace.pipeline.replay import ContinuityCheck, ReplayedHour, read_shard
 from tests.events import event_table
 
 START = 1_800_000_000_000  # 2027-01-15T08:00:00Z
@@ -48,8 +48,8 @@ def files(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
 
 
-def seconds_of(root: Path, hour_ms: int = START, shard: int = 0) -> list[float]:
-    found = list(Archive(str(root)).events(hour_ms, shard))
+def read_seconds(root: Path, hour_ms: int = START, shard: int = 0) -> list[float]:
+    found = list(Archive(str(root)).read_events(hour_ms, shard))
     return [(at - START) / 1000 for batch in found for at in batch["at_ms"].to_pylist()]
 
 
@@ -60,15 +60,15 @@ def test_an_hour_has_files_of_its_own_named_by_what_they_hold(tmp_path: Path) ->
         f"date=2027-01-15/hour=08/shard-00003-{first:020d}-{last:020d}.parquet",
         f"date=2027-01-15/hour=09/shard-00003-{next_hour:020d}-{next_hour:020d}.parquet",
     ]
-    assert seconds_of(tmp_path, shard=3) == [0, 1, 3599.999]
-    assert seconds_of(tmp_path, START + HOUR_MS, shard=3) == [3600]
-    assert seconds_of(tmp_path) == []
+    assert read_seconds(tmp_path, shard=3) == [0, 1, 3599.999]
+    assert read_seconds(tmp_path, START + HOUR_MS, shard=3) == [3600]
+    assert read_seconds(tmp_path) == []
 
 
 def test_events_come_back_as_they_were_decoded(tmp_path: Path) -> None:
     whole = event_table({"op": "dequeue", "waits": [3, 0], "limit": 4, "org": "ü/\n"}, {"at_seq": 1, "waits": None})
     ArchiveWriter(str(tmp_path)).write(whole)
-    found = pa.Table.from_batches(Archive(str(tmp_path)).events(START, 0))
+    found = pa.Table.from_batches(Archive(str(tmp_path)).read_events(START, 0))
     assert found.schema == SCHEMA
     assert found.to_pylist() == whole.to_pylist()
 
@@ -98,7 +98,7 @@ def test_a_longer_replay_counts_each_event_once(tmp_path: Path) -> None:
     writer = ArchiveWriter(str(tmp_path))
     for part in (events(0, 1, 2), events(0, 1, 2, 3), events(2, 3, 4), events(9)):
         writer.write(part)
-    assert seconds_of(tmp_path) == [0, 1, 2, 3, 4, 9]
+    assert read_seconds(tmp_path) == [0, 1, 2, 3, 4, 9]
 
 
 def test_a_crash_while_writing_leaves_no_file_that_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,9 +117,9 @@ ranges = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60), st.integers(1
 @given(ranges)
 def test_clips_take_every_entry_once(found: list[tuple[int, int, int]]) -> None:
     """Each range stands for a file with all entries of its shard in it."""
-    names = [Name(shard, EntryId(0, first), EntryId(0, first + size - 1)) for shard, first, size in found]
+    names = [ArchiveFileName(shard, EntryId(0, first), EntryId(0, first + size - 1)) for shard, first, size in found]
     taken: list[tuple[int, int]] = []
-    for clip in clips(names):
+    for clip in select_slices(names):
         begin = max(clip.name.first.seq, clip.after.seq + 1 if clip.after else 0)
         taken += [(clip.name.shard, entry) for entry in range(begin, clip.name.last.seq + 1)]
     assert sorted(taken) == sorted(
@@ -128,23 +128,26 @@ def test_clips_take_every_entry_once(found: list[tuple[int, int, int]]) -> None:
 
 
 def test_a_file_that_others_cover_is_not_needed() -> None:
-    small, big, beyond = (Name(0, EntryId(1, a), EntryId(1, b)) for a, b in ((1, 10), (1, 15), (12, 20)))
-    assert clips([small, beyond, big]) == [Clip(big, None), Clip(beyond, EntryId(1, 15))]
+    small, big, beyond = (ArchiveFileName(0, EntryId(1, a), EntryId(1, b)) for a, b in ((1, 10), (1, 15), (12, 20)))
+    assert select_slices([small, beyond, big]) == [
+        ArchiveFileSlice(big, None),
+        ArchiveFileSlice(beyond, EntryId(1, 15)),
+    ]
 
 
 def test_names_sort_as_their_entries_do() -> None:
     ranges = [(0, 9, 9), (0, 10, 10), (0, 10, 100), (2, 0, 0), (10, 0, 0)]
-    names = [Name(shard, EntryId(0, first), EntryId(0, last)) for shard, first, last in ranges]
+    names = [ArchiveFileName(shard, EntryId(0, first), EntryId(0, last)) for shard, first, last in ranges]
     assert sorted(map(str, names)) == list(map(str, names))
-    assert [Name.parse(str(name)) for name in names] == names
-    assert Name.parse(f".{names[0]}.ab") is None
+    assert [ArchiveFileName.parse(str(name)) for name in names] == names
+    assert ArchiveFileName.parse(f".{names[0]}.ab") is None
 
 
 def test_names_are_exact_within_a_millisecond() -> None:
     """Also if a clock that was set back gave a million entries the same millisecond."""
     ids = [EntryId(START, 2**20 - 1), EntryId(START, 2**20), EntryId(START, 2**40 - 1), EntryId(START + 1, 0)]
     for first, last in pairwise(ids):
-        assert Name.parse(str(Name(7, first, last))) == Name(7, first, last)
+        assert ArchiveFileName.parse(str(ArchiveFileName(7, first, last))) == ArchiveFileName(7, first, last)
 
 
 def test_events_of_a_clock_that_was_set_back_are_archived_once(tmp_path: Path) -> None:
@@ -155,22 +158,22 @@ def test_events_of_a_clock_that_was_set_back_are_archived_once(tmp_path: Path) -
     for seq, (ms, at_seq) in enumerate(ids, 1):
         writer.write(event_table({"at_ms": START + ms, "at_seq": at_seq, "seq": seq}))
     for _ in range(2):
-        found = [row for batch in Archive(str(tmp_path)).events(START, 0) for row in batch["seq"].to_pylist()]
+        found = [row for batch in Archive(str(tmp_path)).read_events(START, 0) for row in batch["seq"].to_pylist()]
         assert found == [1, 2, 3, 4, 5, 6, 7]
-        tidy(str(tmp_path), START + HOUR_MS, 30, START + HOUR_MS)
+        compact_and_expire(str(tmp_path), START + HOUR_MS, 30, START + HOUR_MS)
 
 
 def test_closed_hours_become_one_file_per_shard(tmp_path: Path) -> None:
     writer = ArchiveWriter(str(tmp_path))
     for part in (events(0, 1), events(1, 2), events(5, shard=1), events(3700), events(3800)):
         writer.write(part)
-    tidy(str(tmp_path), START + HOUR_MS, 30, START + HOUR_MS)
+    compact_and_expire(str(tmp_path), START + HOUR_MS, 30, START + HOUR_MS)
     in_hour = [name for name in files(tmp_path) if "hour=08" in name]
-    assert [Name.parse(name.split("/")[-1]) for name in in_hour] == [
-        Name(0, EntryId(START, 0), EntryId(START + 2000, 0)),
-        Name(1, EntryId(START + 5000, 0), EntryId(START + 5000, 0)),
+    assert [ArchiveFileName.parse(name.split("/")[-1]) for name in in_hour] == [
+        ArchiveFileName(0, EntryId(START, 0), EntryId(START + 2000, 0)),
+        ArchiveFileName(1, EntryId(START + 5000, 0), EntryId(START + 5000, 0)),
     ]
-    assert seconds_of(tmp_path) == [0, 1, 2]
+    assert read_seconds(tmp_path) == [0, 1, 2]
     assert len([name for name in files(tmp_path) if "hour=09" in name]) == 2, "this hour is not closed"
 
 
@@ -195,12 +198,12 @@ def test_tidying_that_was_interrupted_counts_nothing_twice(
     with monkeypatch.context() as patch:
         patch.setattr(archive, "_remove", remove_some)
         with pytest.raises(KeyboardInterrupt):
-            tidy(str(tmp_path), START, 30, START + HOUR_MS)
+            compact_and_expire(str(tmp_path), START, 30, START + HOUR_MS)
     assert len(files(tmp_path)) == 4 - removed
-    assert seconds_of(tmp_path) == [0, 1, 2, 3, 4]
-    tidy(str(tmp_path), START, 30, START + HOUR_MS)
+    assert read_seconds(tmp_path) == [0, 1, 2, 3, 4]
+    compact_and_expire(str(tmp_path), START, 30, START + HOUR_MS)
     assert len(files(tmp_path)) == 1
-    assert seconds_of(tmp_path) == [0, 1, 2, 3, 4]
+    assert read_seconds(tmp_path) == [0, 1, 2, 3, 4]
 
 
 def test_dates_past_their_time_are_removed(tmp_path: Path) -> None:
@@ -208,9 +211,9 @@ def test_dates_past_their_time_are_removed(tmp_path: Path) -> None:
     for day in (0, 1, 2):
         writer.write(events(day * DAY_MS // 1000))
     last_of_first_day = START - START % DAY_MS + DAY_MS
-    tidy(str(tmp_path), last_of_first_day + 30 * DAY_MS - 1, 30, 0)
+    compact_and_expire(str(tmp_path), last_of_first_day + 30 * DAY_MS - 1, 30, 0)
     assert [name[:15] for name in files(tmp_path)] == ["date=2027-01-15", "date=2027-01-16", "date=2027-01-17"]
-    tidy(str(tmp_path), last_of_first_day + 30 * DAY_MS, 30, 0)
+    compact_and_expire(str(tmp_path), last_of_first_day + 30 * DAY_MS, 30, 0)
     assert [name[:15] for name in files(tmp_path)] == ["date=2027-01-16", "date=2027-01-17"]
 
 
@@ -220,9 +223,9 @@ def test_what_a_crash_left_unfinished_is_removed_in_time(tmp_path: Path) -> None
     unfinished = tmp_path / Path(whole).parent / ".shard-00000-x.parquet.ab"
     unfinished.write_bytes(b"PAR1")
     written_ms = unfinished.stat().st_mtime_ns // 10**6
-    tidy(str(tmp_path), written_ms, 36_500, START + HOUR_MS)
+    compact_and_expire(str(tmp_path), written_ms, 36_500, START + HOUR_MS)
     assert unfinished.exists(), "somebody may be writing it"
-    tidy(str(tmp_path), written_ms + 2 * HOUR_MS, 36_500, START + HOUR_MS)
+    compact_and_expire(str(tmp_path), written_ms + 2 * HOUR_MS, 36_500, START + HOUR_MS)
     assert files(tmp_path) == [whole]
 
 
@@ -231,23 +234,23 @@ def test_a_damaged_file_does_not_stop_the_tidying_of_others(tmp_path: Path) -> N
     for part in (events(0), events(1), events(5, shard=1), events(6, shard=1)):
         writer.write(part)
     (tmp_path / files(tmp_path)[0]).write_bytes(b"no parquet")
-    tidy(str(tmp_path), START, 30, START + HOUR_MS)
+    compact_and_expire(str(tmp_path), START, 30, START + HOUR_MS)
     assert len(files(tmp_path)) == 3
-    assert seconds_of(tmp_path, shard=1) == [5, 6]
+    assert read_seconds(tmp_path, shard=1) == [5, 6]
 
 
 def test_an_archive_that_is_not_there_is_empty(tmp_path: Path) -> None:
     nowhere = str(tmp_path / "nowhere")
-    tidy(nowhere, LATER, 30, LATER)
-    assert Archive(nowhere).names(START) == []
-    assert Archive(nowhere).neighbours(START) == {}
+    compact_and_expire(nowhere, LATER, 30, LATER)
+    assert Archive(nowhere).list_names(START) == []
+    assert Archive(nowhere).read_adjacent_seqs(START) == {}
 
 
 def test_the_numbers_around_an_hour(tmp_path: Path) -> None:
     writer = ArchiveWriter(str(tmp_path))
     writer.write(events(0, 10, 3600, 3601))
     writer.write(events(20, shard=1))
-    around = [Archive(str(tmp_path)).neighbours(START + hours * HOUR_MS) for hours in (-1, 0, 1, 2)]
+    around = [Archive(str(tmp_path)).read_adjacent_seqs(START + hours * HOUR_MS) for hours in (-1, 0, 1, 2)]
     assert [each[0] for each in around] == [(None, 1), (None, 3), (2, None), (4, None)]
     assert [each[1] for each in around] == [(None, 1), (None, None), (1, None), (1, None)]
 
@@ -256,8 +259,8 @@ def test_columns_that_an_older_release_did_not_write_are_unknown(tmp_path: Path)
     old = events(0).select([name for name in EVENTS.names if name != "runs"])
     folder = tmp_path / "date=2027-01-15" / "hour=08"
     folder.mkdir(parents=True)
-    pyarrow.parquet.write_table(old, folder / str(Name(0, EntryId(START, 0), EntryId(START, 0))))
-    [batch] = Archive(str(tmp_path)).events(START, 0)
+    pyarrow.parquet.write_table(old, folder / str(ArchiveFileName(0, EntryId(START, 0), EntryId(START, 0))))
+    [batch] = Archive(str(tmp_path)).read_events(START, 0)
     assert batch.schema == SCHEMA
     assert batch["runs"].to_pylist() == [None]
 
@@ -268,16 +271,16 @@ def test_files_that_are_tidied_away_while_they_are_read_are_found_again(
     uri = str(tmp_path)
     for part in (events(0, 1), events(2), events(3, 4)):
         ArchiveWriter(uri).write(part)
-    names = Archive.names
+    names = Archive.list_names
     looks: list[int] = []
 
-    def tidied_meanwhile(self: Archive, hour_ms: int) -> list[Name]:
+    def tidied_meanwhile(self: Archive, hour_ms: int) -> list[ArchiveFileName]:
         found = names(self, hour_ms)
         looks.append(len(found))
-        tidy(uri, START, 30, START + HOUR_MS)
+        compact_and_expire(uri, START, 30, START + HOUR_MS)
         return found
 
-    monkeypatch.setattr(Archive, "names", tidied_meanwhile)
+    monkeypatch.setattr(Archive, "list_names", tidied_meanwhile)
     [summary] = read_shard(uri, START, 0)
     assert looks == [3, 1]
     assert summary["events"].to_pylist() == [5]
@@ -287,21 +290,21 @@ def test_files_around_an_hour_may_be_tidied_away_too(tmp_path: Path, monkeypatch
     uri = str(tmp_path)
     for part in (events(0), events(0, 1)[1:], events(0, 1, 3600)[2:], events(0, 1, 3600, 7200)[3:]):
         ArchiveWriter(uri).write(part)
-    seq_in = Archive.__dict__["_seq"]
+    seq_in = Archive.__dict__["_read_seq"]
 
     def tidied_meanwhile(self: Archive, path: str, place: int) -> int:
-        tidy(uri, START, 30, START + HOUR_MS)
+        compact_and_expire(uri, START, 30, START + HOUR_MS)
         return seq_in(self, path, place)
 
-    monkeypatch.setattr(Archive, "_seq", tidied_meanwhile)
-    hour = Hour(START + HOUR_MS, SCHEMA.empty_table(), 1, 0, {0: (3, 3)})
-    assert Continuity(uri).missing(hour) is None
+    monkeypatch.setattr(Archive, "_read_seq", tidied_meanwhile)
+    hour = ReplayedHour(START + HOUR_MS, SCHEMA.empty_table(), 1, 0, {0: (3, 3)})
+    assert ContinuityCheck(uri).describe_missing(hour) is None
 
 
 def test_many_events_are_read_in_pieces_and_all_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "ROW_GROUP", 7)
     whole = events(*range(50))
     ArchiveWriter(str(tmp_path)).write(whole)
-    batches = list(Archive(str(tmp_path)).events(START, 0))
+    batches = list(Archive(str(tmp_path)).read_events(START, 0))
     assert len(batches) > 1
     assert [ms for batch in batches for ms in batch["at_ms"].to_pylist()] == whole["at_ms"].to_pylist()

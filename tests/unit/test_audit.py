@@ -9,8 +9,8 @@ import pytest
 
 from headrace.errors import InvalidPeriod
 from headrace.pipeline.audit import ENVIRONMENT_KEYS, QUEUE_KEYS, compare
-from headrace.pipeline.buckets import SCHEMA, bucketize, environments
-from headrace.pipeline.replay import closed_window
+from headrace.pipeline.buckets import SCHEMA, aggregate_environments, bucketize
+from headrace.pipeline.replay import validate_window
 from tests.events import event_table
 
 HOUR_MS = 3_600_000
@@ -82,7 +82,7 @@ def test_another_epoch_is_another_row() -> None:
 
 
 def test_environments_are_compared_by_their_own_keys() -> None:
-    one, other = environments(ROWS), environments(changed(1, ack_count=6))
+    one, other = aggregate_environments(ROWS), aggregate_environments(changed(1, ack_count=6))
     assert compare(one, one, ENVIRONMENT_KEYS).equal
     found = compare(one, other, ENVIRONMENT_KEYS)
     assert (found.different, found.difference) == (1, 1)
@@ -92,7 +92,7 @@ def test_environments_are_compared_by_their_own_keys() -> None:
 @pytest.mark.parametrize(("start", "end"), [(1, HOUR_MS), (0, HOUR_MS - 1), (0, 0), (HOUR_MS, 0)])
 def test_only_whole_hours_are_taken_and_the_nearest_are_named(start: int, end: int) -> None:
     with pytest.raises(InvalidPeriod) as refused:
-        closed_window(START + start, START + end, START + 9 * HOUR_MS)
+        validate_window(START + start, START + end, START + 9 * HOUR_MS)
     hours = ("09:00", "10:00") if start == HOUR_MS else ("08:00", "09:00")
     assert f"--from 2027-01-15T{hours[0]}:00Z --to 2027-01-15T{hours[1]}:00Z" in str(refused.value)
 
@@ -100,5 +100,5 @@ def test_only_whole_hours_are_taken_and_the_nearest_are_named(start: int, end: i
 @pytest.mark.parametrize("watermark", [None, 0, START + HOUR_MS - 1])
 def test_hours_that_may_still_change_are_not_taken(watermark: int | None) -> None:
     with pytest.raises(InvalidPeriod, match="Wait"):
-        closed_window(START, START + HOUR_MS, watermark)
-    assert list(closed_window(START, START + HOUR_MS, START + HOUR_MS).hours) == [START]
+        validate_window(START, START + HOUR_MS, watermark)
+    assert list(validate_window(START, START + HOUR_MS, START + HOUR_MS).list_hours) == [START]

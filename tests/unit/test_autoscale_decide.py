@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.autoscale.decide import Decision, Observation, Source, State, Verb, decide
+from headrace.autoscale.decide import Decision, LoadSource, Observation, ScalingState, ScalingVerb, decide
 from headrace.autoscale.worker_types import Scaling, WorkerType
 
 NOON = 1_800_014_580_000  # 12:03 UTC
@@ -23,22 +23,24 @@ def worker(**scaling: Any) -> WorkerType:
     return WorkerType("mail", queues=("emails",), scaling=Scaling(**scaling))
 
 
-def source(**fields: Any) -> Source:
+def source(**fields: Any) -> LoadSource:
     known: dict[str, Any] = {"depth": 0, "running": 0, "arrivals_per_s": 0.0, "service_s": 1.0, **fields}
-    return Source("queue emails", **known)
+    return LoadSource("queue emails", **known)
 
 
-def seen(*sources: Source, **fields: Any) -> Observation:
+def make_observation(*sources: LoadSource, **fields: Any) -> Observation:
     return Observation(sources, **fields)
 
 
-def settled(wanted: int) -> State:
+def make_settled_state(wanted: int) -> ScalingState:
     """Long ago, so that no cooldown holds."""
-    return State(began_ms=0, wanted=wanted, up_ms=0, changed_ms=0)
+    return ScalingState(began_ms=0, wanted=wanted, up_ms=0, changed_ms=0)
 
 
-def run(type_: WorkerType, steps: Sequence[tuple[int, Observation]], state: State | None = None) -> list[Decision]:
-    state, made = state or State(), []
+def run(
+    type_: WorkerType, steps: Sequence[tuple[int, Observation]], state: ScalingState | None = None
+) -> list[Decision]:
+    state, made = state or ScalingState(), []
     for at_ms, observation in steps:
         decision = decide(type_, observation, state, at_ms)
         made.append(decision)
@@ -65,7 +67,7 @@ SCALINGS = st.builds(
     down_step=st.integers(1, 50),
 )
 SOURCES = st.builds(
-    Source,
+    LoadSource,
     name=st.just("queue emails"),
     depth=st.none() | COUNTS,
     running=st.none() | st.integers(0, 500),
@@ -80,13 +82,13 @@ SOURCES = st.builds(
 OBSERVATIONS = st.builds(
     Observation,
     sources=st.lists(SOURCES, max_size=4),
-    rooms=st.dictionaries(st.sampled_from(["a", "b"]), st.integers(0, 100)),
+    env_slots=st.dictionaries(st.sampled_from(["a", "b"]), st.integers(0, 100)),
     workers=st.none() | st.integers(0, 60),
     unknown=st.sampled_from(["", "", "", "everything"]),
 )
 TIMES = st.none() | st.integers(NOON - 400 * SECOND, NOON)
 STATES = st.builds(
-    State,
+    ScalingState,
     began_ms=TIMES,
     wanted=st.none() | st.integers(0, 60),
     up_ms=TIMES,
@@ -100,14 +102,14 @@ TYPES = SCALINGS.map(lambda scaling: WorkerType("mail", queues=("emails",), scal
 
 
 @given(TYPES, OBSERVATIONS, STATES)
-def test_never_outside_its_bounds(type_: WorkerType, observation: Observation, state: State) -> None:
+def test_never_outside_its_bounds(type_: WorkerType, observation: Observation, state: ScalingState) -> None:
     made = decide(type_, observation, state, NOON)
     assert type_.scaling.min <= made.wanted <= type_.scaling.max
     assert made.state.wanted == made.wanted
 
 
 @given(TYPES, OBSERVATIONS, STATES)
-def test_what_is_not_known_never_lowers(type_: WorkerType, observation: Observation, state: State) -> None:
+def test_what_is_not_known_never_lowers(type_: WorkerType, observation: Observation, state: ScalingState) -> None:
     made = decide(type_, observation, state, NOON)
     if not made.known:
         assert made.wanted >= min(made.current, type_.scaling.max)
@@ -116,7 +118,7 @@ def test_what_is_not_known_never_lowers(type_: WorkerType, observation: Observat
 
 @given(TYPES, OBSERVATIONS, STATES)
 def test_zero_only_where_nothing_is_known_to_be_there(
-    type_: WorkerType, observation: Observation, state: State
+    type_: WorkerType, observation: Observation, state: ScalingState
 ) -> None:
     if decide(type_, observation, state, NOON).wanted == 0:
         assert not observation.unknown
@@ -125,7 +127,7 @@ def test_zero_only_where_nothing_is_known_to_be_there(
 
 @given(TYPES, OBSERVATIONS, STATES, st.integers(0, 3), st.integers(1, 10_000))
 def test_more_backlog_never_means_fewer_workers(
-    type_: WorkerType, observation: Observation, state: State, at: int, more: int
+    type_: WorkerType, observation: Observation, state: ScalingState, at: int, more: int
 ) -> None:
     sources = [replace(each, depth=each.depth or 0) for each in observation.sources]
     if not sources:
@@ -141,7 +143,7 @@ def test_more_backlog_never_means_fewer_workers(
 @given(TYPES, st.lists(st.tuples(st.integers(1, 120 * SECOND), OBSERVATIONS), max_size=25))
 def test_cooldowns_and_steps_are_kept(type_: WorkerType, steps: list[tuple[int, Observation]]) -> None:
     """Bounds take precedence over cooldowns."""
-    at_ms, state, scaling = NOON, State(), type_.scaling
+    at_ms, state, scaling = NOON, ScalingState(), type_.scaling
     ups: list[int] = []
     changes: list[int] = []
     for passed_ms, observation in steps:
@@ -150,15 +152,15 @@ def test_cooldowns_and_steps_are_kept(type_: WorkerType, steps: list[tuple[int, 
         may_have_work = not made.known or made.inputs["known_load"] > 0
         floor = max(scaling.min, 1) if may_have_work else scaling.min
         inside = floor <= made.current <= scaling.max
-        if made.verb == Verb.UP and inside:
+        if made.verb == ScalingVerb.UP and inside:
             assert not ups or at_ms - ups[-1] >= scaling.up_cooldown_s * SECOND
             assert made.wanted - made.current <= scaling.up_step
-        if made.verb == Verb.DOWN and inside:
+        if made.verb == ScalingVerb.DOWN and inside:
             assert not changes or at_ms - changes[-1] >= scaling.down_cooldown_s * SECOND
             assert made.current - made.wanted <= scaling.down_step
-        if made.verb == Verb.UP:
+        if made.verb == ScalingVerb.UP:
             ups.append(at_ms)
-        if made.verb != Verb.HOLD:
+        if made.verb != ScalingVerb.HOLD:
             changes.append(at_ms)
         state = made.state
 
@@ -175,17 +177,17 @@ def test_steady_load_does_not_flap(seed: int, per_s: float, service_s: float) ->
         depth = max(0, round(chance.gauss(0, 2)))
         running = max(0, round(chance.gauss(per_s * service_s, math.sqrt(per_s * service_s))))
         reading = source(depth=depth, running=running, arrivals_per_s=arrivals, service_s=service_s)
-        steps.append((NOON + round_ * 10 * SECOND, seen(reading)))
+        steps.append((NOON + round_ * 10 * SECOND, make_observation(reading)))
     verbs = [each.verb for each in run(worker(max=1000), steps)[60:]]
-    assert verbs.count(Verb.DOWN) <= 1
-    assert verbs.count(Verb.UP) <= 3
+    assert verbs.count(ScalingVerb.DOWN) <= 1
+    assert verbs.count(ScalingVerb.UP) <= 3
 
 
 @given(TYPES, OBSERVATIONS, STATES)
-def test_every_decision_explains_itself(type_: WorkerType, observation: Observation, state: State) -> None:
+def test_every_decision_explains_itself(type_: WorkerType, observation: Observation, state: ScalingState) -> None:
     made = decide(type_, observation, state, NOON)
     assert made.sentence.startswith(f"{made.verb}: ")
-    assert made.sentence.endswith(f"kept {made.wanted}" if made.verb == Verb.HOLD else f"→ {made.wanted}")
+    assert made.sentence.endswith(f"kept {made.wanted}" if made.verb == ScalingVerb.HOLD else f"→ {made.wanted}")
     assert "\n" not in made.sentence
 
 
@@ -194,68 +196,80 @@ def test_every_decision_explains_itself(type_: WorkerType, observation: Observat
 
 def test_arrivals_keep_slots_busy() -> None:
     """40/s of 1 s each are 40 jobs at a time: at 80 % that is 50 slots, five workers of ten."""
-    made = decide(worker(min=1, max=20), seen(source(arrivals_per_s=40.0, running=40)), settled(1), NOON)
-    assert (made.verb, made.wanted) == (Verb.UP, 5)
+    made = decide(
+        worker(min=1, max=20), make_observation(source(arrivals_per_s=40.0, running=40)), make_settled_state(1), NOON
+    )
+    assert (made.verb, made.wanted) == (ScalingVerb.UP, 5)
 
 
 def test_a_backlog_is_drained_in_time() -> None:
-    made = decide(worker(max=20, drain_s=60.0), seen(source(depth=6000)), settled(1), NOON)
+    made = decide(worker(max=20, drain_s=60.0), make_observation(source(depth=6000)), make_settled_state(1), NOON)
     assert made.wanted == 10
 
 
 def test_both_tiers_count() -> None:
-    made = decide(worker(max=20), seen(source(depth=6000, cold=5900)), settled(1), NOON)
+    made = decide(worker(max=20), make_observation(source(depth=6000, cold=5900)), make_settled_state(1), NOON)
     assert made.wanted == 10
 
 
 def test_age_doubles_the_pressure() -> None:
-    young, old = (decide(worker(max=50), seen(source(depth=6000, age_s=age)), settled(1), NOON) for age in (30.0, 30.1))
+    young, old = (
+        decide(worker(max=50), make_observation(source(depth=6000, age_s=age)), make_settled_state(1), NOON)
+        for age in (30.0, 30.1)
+    )
     assert (young.wanted, old.wanted) == (10, 20)
     assert "demand doubled for waits over 30 s" in old.sentence
 
 
 def test_no_more_workers_than_jobs() -> None:
-    made = decide(worker(max=50, per_worker=1), seen(source(depth=3, service_s=600.0)), settled(0), NOON)
+    made = decide(
+        worker(max=50, per_worker=1), make_observation(source(depth=3, service_s=600.0)), make_settled_state(0), NOON
+    )
     assert made.wanted == 3
 
 
 def test_a_limit_caps_what_is_useful() -> None:
-    made = decide(worker(max=50), seen(source(depth=100_000, limit=25)), settled(1), NOON)
+    made = decide(worker(max=50), make_observation(source(depth=100_000, limit=25)), make_settled_state(1), NOON)
     assert made.wanted == 3
     assert "limits and pauses allow 25 to run" in made.sentence
 
 
 def test_a_limit_of_the_environment_is_shared() -> None:
     deep = source(depth=100_000, env="e")
-    made = decide(worker(max=50), seen(deep, deep, rooms={"e": 40}), settled(1), NOON)
+    made = decide(worker(max=50), make_observation(deep, deep, env_slots={"e": 40}), make_settled_state(1), NOON)
     assert made.wanted == 4
 
 
 def test_a_paused_queue_needs_nobody_but_keeps_one() -> None:
-    made = decide(worker(max=50), seen(source(depth=1000, paused=True)), settled(0), NOON)
+    made = decide(worker(max=50), make_observation(source(depth=1000, paused=True)), make_settled_state(0), NOON)
     assert made.wanted == 1
 
 
 def test_unknown_holds_and_says_since_when() -> None:
     lag = source(depth=None, unknown="lag of group workers")
-    first = decide(worker(max=50), seen(lag), settled(4), NOON)
-    later = decide(worker(max=50), seen(lag), first.state, NOON + 600 * SECOND)
+    first = decide(worker(max=50), make_observation(lag), make_settled_state(4), NOON)
+    later = decide(worker(max=50), make_observation(lag), first.state, NOON + 600 * SECOND)
     assert first.sentence == later.sentence == "hold: lag of group workers unknown since 12:03, kept 4"
 
 
 def test_unknown_starts_one_worker() -> None:
-    made = decide(worker(), seen(unknown="state of the queues"), settled(0), NOON)
+    made = decide(worker(), make_observation(unknown="state of the queues"), make_settled_state(0), NOON)
     assert made.sentence == "up: state of the queues unknown since 12:03 and there may be work, 0 → 1"
 
 
 def test_known_work_raises_whatever_else_is_unknown() -> None:
-    made = decide(worker(max=50), seen(source(depth=6000), source(depth=None, unknown="lag")), settled(2), NOON)
-    assert (made.verb, made.wanted) == (Verb.UP, 10)
+    made = decide(
+        worker(max=50),
+        make_observation(source(depth=6000), source(depth=None, unknown="lag")),
+        make_settled_state(2),
+        NOON,
+    )
+    assert (made.verb, made.wanted) == (ScalingVerb.UP, 10)
 
 
 def test_to_zero_when_nothing_was_needed_for_long_enough() -> None:
-    idle = [(NOON + second * SECOND, seen(source())) for second in range(0, 400, 10)]
-    made = run(worker(settle_s=300.0), [(NOON - 10 * SECOND, seen(source(depth=5))), *idle])
+    idle = [(NOON + second * SECOND, make_observation(source())) for second in range(0, 400, 10)]
+    made = run(worker(settle_s=300.0), [(NOON - 10 * SECOND, make_observation(source(depth=5))), *idle])
     zero = next(each for each in made if each.wanted == 0)
     assert zero.at_ms >= NOON + 290 * SECOND
     assert zero.sentence == "down: no load, 1 → 0"
@@ -263,21 +277,21 @@ def test_to_zero_when_nothing_was_needed_for_long_enough() -> None:
 
 def test_switched_off_changes_nothing() -> None:
     off = replace(worker(), enabled=False)
-    made = decide(off, seen(source(depth=6000)), settled(3), NOON)
+    made = decide(off, make_observation(source(depth=6000)), make_settled_state(3), NOON)
     assert made.sentence == "hold: disabled, kept 3"
 
 
 @pytest.mark.parametrize(("current", "wanted"), [(99, 10), (0, 2)])
 def test_bounds_win_over_cooldowns(current: int, wanted: int) -> None:
     """After the bounds were changed."""
-    state = State(began_ms=NOON, wanted=current, up_ms=NOON, changed_ms=NOON)
-    made = decide(worker(min=2, max=10), seen(source(depth=0)), state, NOON + 1)
+    state = ScalingState(began_ms=NOON, wanted=current, up_ms=NOON, changed_ms=NOON)
+    made = decide(worker(min=2, max=10), make_observation(source(depth=0)), state, NOON + 1)
     assert made.wanted == wanted
 
 
 def test_a_decision_about_very_many_queues_keeps_those_that_matter() -> None:
     sources = [source(depth=number) for number in range(1000)] + [source(depth=None)]
-    made = decide(worker(max=50), seen(*sources), settled(1), NOON)
+    made = decide(worker(max=50), make_observation(*sources), make_settled_state(1), NOON)
     kept = made.inputs["sources"]
     assert (len(kept), made.inputs["more_sources"]) == (50, 951)
     assert [each["depth"] for each in kept[:3]] == [None, 999, 998]
@@ -288,18 +302,20 @@ def test_a_decision_about_very_many_queues_keeps_those_that_matter() -> None:
 
 
 def test_a_job_that_is_due_soon_needs_a_worker_before_it_waits() -> None:
-    made = decide(worker(min=0), seen(source(due_soon=1), horizon_s=20), settled(0), NOON)
-    assert (made.verb, made.wanted) == (Verb.UP, 1)
+    made = decide(worker(min=0), make_observation(source(due_soon=1), horizon_s=20), make_settled_state(0), NOON)
+    assert (made.verb, made.wanted) == (ScalingVerb.UP, 1)
     assert made.sentence == "up: 0 waiting, 0 running, 0/s arriving, 1 due within 20 s, 0 → 1"
 
 
 def test_a_worker_is_kept_for_a_job_that_is_due_soon() -> None:
-    quiet = [(NOON + at * 10 * SECOND, seen(source(due_soon=1), horizon_s=20)) for at in range(100)]
-    assert {made.wanted for made in run(worker(min=0), quiet, settled(1))} == {1}
+    quiet = [(NOON + at * 10 * SECOND, make_observation(source(due_soon=1), horizon_s=20)) for at in range(100)]
+    assert {made.wanted for made in run(worker(min=0), quiet, make_settled_state(1))} == {1}
 
 
 def test_many_jobs_that_are_due_soon_need_as_many_workers_as_if_they_waited() -> None:
-    due, waiting = (decide(worker(max=50), seen(source(**{name: 6000})), settled(0), NOON) for name in FIELDS)
+    due, waiting = (
+        decide(worker(max=50), make_observation(source(**{name: 6000})), make_settled_state(0), NOON) for name in FIELDS
+    )
     assert due.wanted == waiting.wanted == 10
 
 
@@ -308,6 +324,6 @@ FIELDS = ("due_soon", "depth")
 
 def test_due_times_that_are_not_known_change_nothing() -> None:
     unknown = source(due_soon=None, unknown="due times of queue emails in PostgreSQL")
-    made = decide(worker(min=0), seen(unknown), settled(3), NOON)
-    assert (made.verb, made.wanted, made.known) == (Verb.HOLD, 3, False)
+    made = decide(worker(min=0), make_observation(unknown), make_settled_state(3), NOON)
+    assert (made.verb, made.wanted, made.known) == (ScalingVerb.HOLD, 3, False)
     assert made.sentence == "hold: due times of queue emails in PostgreSQL unknown since 12:03, kept 3"

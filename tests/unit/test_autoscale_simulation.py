@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from headrace.autoscale.loads import HOUR_S, Load, recorded, synthetic
-from headrace.autoscale.meter import Meter, Reading
-from headrace.autoscale.simulation import HeadraceRule, Outcome, Simulation, SimulationOptions, View
+from headrace.autoscale.rate_meter import CounterSample, RateMeter
+from headrace.autoscale.simulation import HeadracePolicy, PolicyView, Simulation, SimulationOptions, SimulationResult
 from headrace.autoscale.worker_types import Scaling, WorkerType
+from headrace.autoscale.workloads import HOUR_S, Workload, make_recorded_workload, make_synthetic_workload
 from headrace.cli.main import headrace
 
 
-class Fixed:
+class FixedPolicy:
     def __init__(self, workers: int) -> None:
         self._workers = workers
 
-    def wanted(self, view: View, at_s: int) -> int:
+    def wanted(self, view: PolicyView, at_s: int) -> int:
         return self._workers
 
 
-def played(load: Load, **scaling: int) -> Outcome:
+def run_simulation(load: Workload, **scaling: int) -> SimulationResult:
     limits = Scaling(**{"min": 1, "max": 40, **scaling})
-    return Simulation(load, HeadraceRule(WorkerType("w", all_queues=True, scaling=limits))).run()
+    return Simulation(load, HeadracePolicy(WorkerType("w", all_queues=True, scaling=limits))).run()
 
 
 # --- The model -------------------------------------------------------------------------------------
@@ -33,35 +33,35 @@ def played(load: Load, **scaling: int) -> Outcome:
 
 def test_jobs_wait_for_the_slots_before_them() -> None:
     """One slot, jobs of 2 s that come every second: each waits a second longer."""
-    load = Load("queue", 20, [(float(second), 2.0) for second in range(5)])
-    outcome = Simulation(load, Fixed(1), SimulationOptions(per_worker=1)).run()
+    load = Workload("queue", 20, [(float(second), 2.0) for second in range(5)])
+    outcome = Simulation(load, FixedPolicy(1), SimulationOptions(per_worker=1)).run()
     assert list(outcome.waits_s) == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert outcome.worker_s == 20
 
 
 def test_workers_take_a_while_to_start() -> None:
-    load = Load("queue", 30, [(0.0, 1.0)])
-    outcome = Simulation(load, Fixed(1), SimulationOptions(start_s=15, workers=0)).run()
+    load = Workload("queue", 30, [(0.0, 1.0)])
+    outcome = Simulation(load, FixedPolicy(1), SimulationOptions(start_s=15, workers=0)).run()
     assert list(outcome.waits_s) == [15.0]
 
 
 def test_nothing_starts_during_an_outage() -> None:
-    load = Load("queue", 30, [(5.0, 1.0)], outages=[(3, 12)])
-    outcome = Simulation(load, Fixed(1)).run()
+    load = Workload("queue", 30, [(5.0, 1.0)], outages=[(3, 12)])
+    outcome = Simulation(load, FixedPolicy(1)).run()
     assert list(outcome.waits_s) == [7.0]
 
 
 def test_what_never_started_has_waited_until_the_end() -> None:
-    load = Load("queue", 30, [(5.0, 1.0)], outages=[(3, 30)])
-    assert list(Simulation(load, Fixed(1)).run().waits_s) == [25.0]
+    load = Workload("queue", 30, [(5.0, 1.0)], outages=[(3, 30)])
+    assert list(Simulation(load, FixedPolicy(1)).run().waits_s) == [25.0]
 
 
 def test_workers_that_go_finish_their_jobs() -> None:
     class OneThenNone:
-        def wanted(self, view: View, at_s: int) -> int:
+        def wanted(self, view: PolicyView, at_s: int) -> int:
             return 1 if at_s < 10 else 0
 
-    load = Load("queue", 30, [(0.0, 15.0), (12.0, 1.0)])
+    load = Workload("queue", 30, [(0.0, 15.0), (12.0, 1.0)])
     outcome = Simulation(load, OneThenNone(), SimulationOptions(per_worker=1)).run()
     assert outcome.worker_s == 15
     assert list(outcome.waits_s) == [0.0, 18.0]
@@ -69,8 +69,8 @@ def test_workers_that_go_finish_their_jobs() -> None:
 
 def test_a_queue_at_eighty_percent_waits_as_theory_says() -> None:
     """M/G/1 queue: the mean wait follows the Pollaczek–Khinchine formula."""
-    load = synthetic("steady", 40 * HOUR_S, rate=0.8)
-    outcome = Simulation(load, Fixed(1), SimulationOptions(per_worker=1)).run()
+    load = make_synthetic_workload("steady", 40 * HOUR_S, rate=0.8)
+    outcome = Simulation(load, FixedPolicy(1), SimulationOptions(per_worker=1)).run()
     service = [service_s for _, service_s in load.arrivals]
     mean, square = sum(service) / len(service), sum(each**2 for each in service) / len(service)
     rate = len(service) / load.length_s
@@ -79,13 +79,13 @@ def test_a_queue_at_eighty_percent_waits_as_theory_says() -> None:
 
 
 def test_the_same_seed_is_the_same_day() -> None:
-    one, same, other = (synthetic("day", HOUR_S, seed) for seed in (1, 1, 2))
+    one, same, other = (make_synthetic_workload("day", HOUR_S, seed) for seed in (1, 1, 2))
     assert one.arrivals == same.arrivals
     assert one.arrivals != other.arrivals
 
 
 def test_recorded_steps_keep_their_counts_and_times() -> None:
-    load = recorded("q", [1000, 1060, 1120], 60, [30, 0, 10], [2.0, None, 0.5])
+    load = make_recorded_workload("q", [1000, 1060, 1120], 60, [30, 0, 10], [2.0, None, 0.5])
     assert load.length_s == 180
     assert [sum(60 * step <= at_s < 60 * step + 60 for at_s, _ in load.arrivals) for step in range(3)] == [30, 0, 10]
     assert load.arrivals == sorted(load.arrivals)
@@ -95,9 +95,9 @@ def test_recorded_steps_keep_their_counts_and_times() -> None:
 
 
 def test_steady_load_keeps_its_workers() -> None:
-    outcome = played(synthetic("steady", 2 * HOUR_S))
+    outcome = run_simulation(make_synthetic_workload("steady", 2 * HOUR_S))
     assert outcome.changes <= 2
-    assert outcome.wait_s(0.95) < 1
+    assert outcome.compute_wait_quantile_s(0.95) < 1
 
 
 def test_a_load_that_comes_and_goes_does_not_move_workers_to_and_fro() -> None:
@@ -108,14 +108,14 @@ def test_a_load_that_comes_and_goes_does_not_move_workers_to_and_fro() -> None:
         for count in (600 if minute % 2 else 60,)
         for number in range(count)
     ]
-    outcome = played(Load("square", 2 * HOUR_S, arrivals))
+    outcome = run_simulation(Workload("square", 2 * HOUR_S, arrivals))
     after = outcome.workers[120:]
     assert sum(a != b for a, b in pairwise(after)) <= 4
 
 
 def test_a_backlog_after_an_outage_is_worked_off_and_workers_leave() -> None:
-    load = synthetic("outage", 2 * HOUR_S)
-    outcome = played(load)
+    load = make_synthetic_workload("outage", 2 * HOUR_S)
+    outcome = run_simulation(load)
     over = load.outages[0][1] // 10
     assert min(outcome.workers[over - 10 : over]) >= 1, "nothing was known, and nothing was lowered"
     assert max(outcome.depth[over + 60 :]) < 100, "ten minutes later it is gone"
@@ -123,8 +123,8 @@ def test_a_backlog_after_an_outage_is_worked_off_and_workers_leave() -> None:
 
 
 def test_slow_jobs_get_workers_of_their_own() -> None:
-    outcome = played(synthetic("poison", 2 * HOUR_S))
-    assert outcome.wait_s(0.95) < 1
+    outcome = run_simulation(make_synthetic_workload("poison", 2 * HOUR_S))
+    assert outcome.compute_wait_quantile_s(0.95) < 1
     assert max(outcome.workers) > 3
 
 
@@ -132,34 +132,34 @@ def test_slow_jobs_get_workers_of_their_own() -> None:
 
 
 def test_rates_are_those_of_the_window() -> None:
-    meter = Meter(60.0)
-    assert meter.add(Reading(0, 1, 100, 50, 0)).arrivals_per_s is None
+    meter = RateMeter(60.0)
+    assert meter.add(CounterSample(0, 1, 100, 50, 0)).arrivals_per_s is None
     for number in range(1, 31):
-        rates = meter.add(Reading(number * 10_000, 1, 100 + number * 20, 50 + number * 20, 4))
+        rates = meter.add(CounterSample(number * 10_000, 1, 100 + number * 20, 50 + number * 20, 4))
     assert rates.arrivals_per_s == 2.0  # pyright: ignore[reportPossiblyUnboundVariable]
     assert rates.service_s == pytest.approx(2.0)  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def test_jobs_that_do_not_end_are_long() -> None:
-    meter = Meter(60.0)
-    services = [meter.add(Reading(number * 10_000, 1, 5, 0, 5)).service_s for number in range(7)]
+    meter = RateMeter(60.0)
+    services = [meter.add(CounterSample(number * 10_000, 1, 5, 0, 5)).service_s for number in range(7)]
     assert services[1:] == [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
 
 
 @pytest.mark.parametrize(
-    "other", [Reading(20_000, 2, 5, 5, 0), Reading(20_000, 1, 5, 3, 0), Reading(140_000, 1, 9, 9, 0)]
+    "other", [CounterSample(20_000, 2, 5, 5, 0), CounterSample(20_000, 1, 5, 3, 0), CounterSample(140_000, 1, 9, 9, 0)]
 )
-def test_counters_that_began_anew_or_were_not_read_for_long_tell_nothing(other: Reading) -> None:
-    meter = Meter(60.0)
-    meter.add(Reading(0, 1, 5, 5, 0))
-    meter.add(Reading(10_000, 1, 5, 5, 0))
+def test_counters_that_began_anew_or_were_not_read_for_long_tell_nothing(other: CounterSample) -> None:
+    meter = RateMeter(60.0)
+    meter.add(CounterSample(0, 1, 5, 5, 0))
+    meter.add(CounterSample(10_000, 1, 5, 5, 0))
     assert meter.add(other).arrivals_per_s is None
 
 
 def test_readings_as_far_apart_as_the_window_is_long_tell_rates() -> None:
     """autoscale.every may be as long as autoscale.window, and a reading comes when the one before is done."""
-    meter = Meter(60.0)
-    known = [meter.add(Reading(number * 60_500, 1, number * 121, number * 121, 4)) for number in range(4)]
+    meter = RateMeter(60.0)
+    known = [meter.add(CounterSample(number * 60_500, 1, number * 121, number * 121, 4)) for number in range(4)]
     assert [each.arrivals_per_s for each in known] == [None, 2.0, 2.0, 2.0]
 
 

@@ -7,8 +7,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from headrace.autoscale.worker_types import InvalidWorkerType, Scaling, make_type, read_types, type_of
-from headrace.cli.autoscale import worker_command
+from headrace.autoscale.worker_types import (
+    InvalidWorkerType,
+    Scaling,
+    make_worker_type,
+    read_worker_types,
+    worker_type_from_document,
+)
+from headrace.cli.autoscale import build_worker_command
 from headrace.cli.main import headrace
 
 FULL = """
@@ -46,22 +52,22 @@ enabled = false
 def test_a_file_is_read_and_kept_as_it_was(tmp_path: Path) -> None:
     file = tmp_path / "workers.toml"
     file.write_text(FULL, "utf-8")
-    mail, jobs = read_types(file)
+    mail, jobs = read_worker_types(file)
     assert mail.queues == ("emails", "receipts")
     assert mail.scaling == Scaling(1, 20, 5, 120.0, 45.0, 0.5, 0.7, 0.2, 5.0, 60.0, 600.0, 4, 2)
     assert (jobs.stream, jobs.group, jobs.enabled, jobs.is_local) == ("jobs", "workers", False, False)
-    assert [type_of(each.document()) for each in (mail, jobs)] == [mail, jobs]
+    assert [worker_type_from_document(each.to_document()) for each in (mail, jobs)] == [mail, jobs]
 
 
 def test_workers_are_started_with_the_settings_of_the_autoscaler() -> None:
-    mail = make_type({"name": "mail", "queue": "emails", "app": "shop:tasks", "scaling": {"per_worker": 3}})
-    command = worker_command(mail, Path("my.toml"), {"queue.shards": "4"})
+    mail = make_worker_type({"name": "mail", "queue": "emails", "app": "shop:tasks", "scaling": {"per_worker": 3}})
+    command = build_worker_command(mail, Path("my.toml"), {"queue.shards": "4"})
     assert command[3:] == [
         *("--config", "my.toml", "--set", "queue.shards=4"),
         *("worker", "shop:tasks", "--concurrency", "3", "--queue", "emails"),
     ]
-    jobs = make_type({"name": "jobs", "stream": "jobs", "group": "workers", "app": "shop:tasks"})
-    assert worker_command(jobs, None, {})[-4:] == ["--stream", "jobs", "--group", "workers"]
+    jobs = make_worker_type({"name": "jobs", "stream": "jobs", "group": "workers", "app": "shop:tasks"})
+    assert build_worker_command(jobs, None, {})[-4:] == ["--stream", "jobs", "--group", "workers"]
 
 
 def test_no_file_is_said(tmp_path: Path) -> None:
@@ -81,7 +87,7 @@ def test_files_that_cannot_be_meant_are_refused(tmp_path: Path, text: str, words
     file = tmp_path / "workers.toml"
     file.write_text(text, "utf-8")
     with pytest.raises(InvalidWorkerType) as refused:
-        read_types(file)
+        read_worker_types(file)
     assert words in str(refused.value)
 
 
@@ -89,7 +95,7 @@ def test_a_name_is_taken_once(tmp_path: Path) -> None:
     file = tmp_path / "workers.toml"
     file.write_text('[[worker]]\nname = "a"\nqueue = "q"\n' * 2, "utf-8")
     with pytest.raises(InvalidWorkerType, match="twice"):
-        read_types(file)
+        read_worker_types(file)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from bench.pipeline_readers import sums
 from bench.pipeline_stream import AFTER_EPOCH, AFTER_OLDEST, NAMES, Pattern, Queues, Step
-from bench.report import Bar, finish, median_ratio, missed, percentile, rounded
+from bench.report import Bar, find_missed, finish, median_ratio, percentile, round_value
 
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.names import EnvRef
@@ -17,11 +17,11 @@ BARS = [Bar("fast", ">=", 2, aim=4), Bar("cheap", "<=", 1.5)]
 
 
 def test_a_bar_holds_at_its_limit() -> None:
-    assert missed({"fast": 2, "cheap": 1.5}, BARS) == []
+    assert find_missed({"fast": 2, "cheap": 1.5}, BARS) == []
 
 
 def test_a_missed_bar_is_named() -> None:
-    assert missed({"fast": 1.99, "cheap": 1.51}, BARS) == ["fast", "cheap"]
+    assert find_missed({"fast": 1.99, "cheap": 1.51}, BARS) == ["fast", "cheap"]
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.0, 1), (0.5, 50), (0.99, 99), (1.0, 100)])
@@ -35,7 +35,7 @@ def test_one_disturbed_round_does_not_move_a_ratio() -> None:
 
 @pytest.mark.parametrize(("value", "shown"), [(7701.6, 7702), (0.97713, 0.977), (14.96, 15.0)])
 def test_figures_are_rounded_to_what_repeats(value: float, shown: float) -> None:
-    assert rounded(value) == shown
+    assert round_value(value) == shown
 
 
 def test_the_last_line_of_output_is_the_result(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,7 +62,7 @@ class BreakerMachine(RuleBasedStateMachine):
     @rule(target=permits)
     def ask(self) -> tuple[Permit, int]:
         expected = self.expects_permit()
-        assert self.breaker.ready() is expected
+        assert self.breaker.can_permit() is expected
         permit = self.breaker.permit()
         assert (permit is not None) is expected
         if permit is None:
@@ -79,7 +79,7 @@ class BreakerMachine(RuleBasedStateMachine):
     def succeed(self, held: tuple[Permit, int]) -> None:
         permit, era = held
         with permit:
-            permit.succeeded()
+            permit.record_success()
         self.freed(permit)
         if era == self.era:
             self.failures = 0
@@ -90,7 +90,7 @@ class BreakerMachine(RuleBasedStateMachine):
     def fail(self, held: tuple[Permit, int]) -> None:
         permit, era = held
         with permit:
-            permit.failed()
+            permit.record_failure()
         self.freed(permit)
         if era == self.era:
             self.failures += 1
@@ -108,7 +108,7 @@ class BreakerMachine(RuleBasedStateMachine):
         """Simulate an exception in the sending thread, before its verdict."""
         with pytest.raises(ZeroDivisionError), held[0]:
             raise ZeroDivisionError
-        (held[0].succeeded if verdict else held[0].failed)()  # too late: the permit was returned
+        (held[0].record_success if verdict else held[0].record_failure)()  # too late: the permit was returned
         self.freed(held[0])
 
     def freed(self, permit: Permit) -> None:
@@ -135,7 +135,7 @@ def opened(clock: FakeClock) -> Breaker:
     permit = breaker.permit()
     assert permit is not None
     with permit:
-        permit.failed()
+        permit.record_failure()
     assert breaker.state is OPEN
     return breaker
 
@@ -183,5 +183,5 @@ def test_a_breaker_that_is_switched_off_never_opens() -> None:
         permit = breaker.permit()
         assert permit is not None
         with permit:
-            permit.failed()
+            permit.record_failure()
     assert breaker.state is CLOSED

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.model.event import COLUMNS, COUNT_COLUMN, RESYNC, TICK, Op
-from headrace.model.histogram import Histogram, added, bucket_of, percentile
+from headrace.model.histogram import Histogram, compute_percentile, find_bucket, merge_histograms
 from headrace.pipeline.buckets import (
     COUNTS,
     ENVIRONMENT_SCHEMA,
@@ -18,9 +18,9 @@ from headrace.pipeline.buckets import (
     LAST,
     NAMES,
     SUMS,
+    aggregate_environments,
     bucketize,
     coarsen,
-    environments,
     merge,
 )
 from headrace.pipeline.decode import SCHEMA
@@ -111,8 +111,8 @@ def row(key: tuple[Any, ...], group: list[dict[str, Any]]) -> dict[str, Any]:
         **{"total_wait_duration_ms": sum(waits), "wait_duration_count": len(waits)},
         **{"total_run_duration_ms": sum(runs), "run_duration_count": len(runs)},
         "last": {"at": newest["at_ms"] * 2**20 + newest["at_seq"], **gauges},
-        "wait_histogram": sorted(Counter(map(bucket_of, waits)).items()),
-        "run_histogram": sorted(Counter(map(bucket_of, runs)).items()),
+        "wait_histogram": sorted(Counter(map(find_bucket, waits)).items()),
+        "run_histogram": sorted(Counter(map(find_bucket, runs)).items()),
         "first_odometers": [(number, min(values)) for number, values in read],
         "last_odometers": [(number, max(values)) for number, values in read],
     }
@@ -159,15 +159,17 @@ def test_after_a_resync_the_odometers_tell_what_was_lost(
 def test_percentiles_are_within_two_and_a_half_percent(values: list[int], share: float) -> None:
     """Whatever histograms the values were merged from."""
     half = len(values) // 2
-    histogram: Histogram = added([Counter(map(bucket_of, values[:half])), Counter(map(bucket_of, values[half:]))])
+    histogram: Histogram = merge_histograms(
+        [Counter(map(find_bucket, values[:half])), Counter(map(find_bucket, values[half:]))]
+    )
     exact = sorted(values)[max(1, -(-len(values) * int(share * 100) // 100)) - 1]
-    found = percentile(histogram, share)
+    found = compute_percentile(histogram, share)
     assert found is not None
     assert abs(found - exact) <= 0.025 * exact
 
 
 def test_nothing_measured_has_no_percentile() -> None:
-    assert percentile({}, 0.5) is None
+    assert compute_percentile({}, 0.5) is None
 
 
 @settings(max_examples=40, deadline=None)
@@ -193,7 +195,7 @@ def test_an_environment_is_all_its_queues(found: list[dict[str, Any]]) -> None:
     groups: defaultdict[Any, list[dict[str, Any]]] = defaultdict(list)
     for each in rows.to_pylist():
         groups[tuple(each[name] for name in (*NAMES[:3], "bucket_start"))].append(each)
-    whole = environments(rows)
+    whole = aggregate_environments(rows)
     assert whole.schema == ENVIRONMENT_SCHEMA
     assert whole.to_pylist() == [environment(key, groups[key]) for key in sorted(groups)]
 
@@ -218,5 +220,5 @@ def test_of_two_queues_with_the_same_newest_entry_the_higher_gauges_are_the_envi
     """Entries of two shards may have the same id."""
     tie = [{"queue": "a", "env_depth": 3, "env_running": 9}, {"queue": "b", "env_depth": 4}, {"queue": "c"}]
     for order in (tie, tie[::-1]):
-        [whole] = environments(bucketize(event_table(*order))).to_pylist()
+        [whole] = aggregate_environments(bucketize(event_table(*order))).to_pylist()
         assert (whole["last"]["depth"], whole["last"]["running"]) == (4, 0)

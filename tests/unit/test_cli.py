@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.cli import Invocation, main, pass_invocation
-from headrace.cli.output import aligned, print_table
+from headrace.cli.output import align_columns, print_table
 from headrace.errors import DataDirectoryError, HeadraceError, QueueUnavailable, SettingsError
 
 HEAVY = {"chdb", "clickhouse_connect", "fastapi", "pandas", "psycopg", "pyarrow", "pyspark", "redis", "rich"}
@@ -172,7 +172,7 @@ def test_an_app_without_a_module_is_refused(app: str) -> None:
 
 
 def test_plain_tables_are_aligned() -> None:
-    assert aligned([["a", "b", ""], ["long", "x", "y"]]) == ["a     b", "long  x  y"]
+    assert align_columns([["a", "b", ""], ["long", "x", "y"]]) == ["a     b", "long  x  y"]
 
 
 def test_a_terminal_gets_a_rich_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,34 +9,41 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from headrace.errors import ServiceUnavailable
 from headrace.pipeline import clickhouse_destination
-from headrace.pipeline.clickhouse_destination import MAX_BLOCK_ROWS, ClickHouseDestination, Rows, send_error
+from headrace.pipeline.clickhouse_destination import MAX_BLOCK_ROWS, ClickHouseDestination, InsertBlock, to_send_error
 from headrace.pipeline.payload import to_payload
-from headrace.spool.destination import Auth, Batch, Permanent, Retryable, SendError, TooLarge
-from headrace.spool.record import NewRecord, Record
-from headrace.warehouse.blocks import BlockWriter, failure_of
+from headrace.spool.destination import (
+    AuthSendError,
+    PermanentSendError,
+    RetryableSendError,
+    SendBatch,
+    SendError,
+    TooLargeSendError,
+)
+from headrace.spool.record import NewRecord, SpoolRecord
+from headrace.warehouse.blocks import BlockWriter, to_insert_failed
 from headrace.warehouse.connect import Client
 
 
-def nobody() -> Client:
+def refuse_to_connect() -> Client:
     raise AssertionError("no connection is expected")
 
 
-DESTINATION = ClickHouseDestination(BlockWriter(nobody))
+DESTINATION = ClickHouseDestination(BlockWriter(refuse_to_connect))
 
 
-def record(rows: int, token: str = "t", **meta: str) -> Record:
-    return Record(
+def record(rows: int, token: str = "t", **meta: str) -> SpoolRecord:
+    return SpoolRecord(
         1, to_payload(pa.table({"n": pa.array(range(rows), pa.int64())})), token, {"table": "x", **meta}, 0, 0
     )
 
 
-def numbers(batch: Batch) -> list[int]:
-    body: Rows = batch.body
+def numbers(batch: SendBatch) -> list[int]:
+    body: InsertBlock = batch.body
     return pyarrow.ipc.open_file(body.arrow_file).read_all()["n"].to_pylist()
 
 
-def pieces_as_records(pieces: list[NewRecord]) -> list[Record]:
-    return [Record(number, each.payload, each.token, each.meta, 0, 0) for number, each in enumerate(pieces)]
+def pieces_as_records(pieces: list[NewRecord]) -> list[SpoolRecord]:
+    return [SpoolRecord(number, each.payload, each.token, each.meta, 0, 0) for number, each in enumerate(pieces)]
 
 
 class TestCutting:
@@ -54,7 +61,7 @@ class TestCutting:
 
     def test_a_block_is_one_batch_of_arrow_however_the_stream_was_written(self) -> None:
         parts = pa.concat_tables([pa.table({"n": [number]}) for number in range(5)])
-        (batch,) = DESTINATION.prepare(Record(1, to_payload(parts), "t", {"table": "x"}, 0, 0))
+        (batch,) = DESTINATION.prepare(SpoolRecord(1, to_payload(parts), "t", {"table": "x"}, 0, 0))
         assert pyarrow.ipc.open_file(batch.body.arrow_file).num_record_batches == 1
 
     def test_few_rows_of_many_bytes_are_cut_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,13 +70,13 @@ class TestCutting:
 
     @pytest.mark.parametrize("changed", [{"token": ""}, {"table": ""}, {"table": "a.b"}, {"table": "a b"}])
     def test_a_record_without_token_or_table_is_bad(self, changed: dict[str, str]) -> None:
-        with pytest.raises(Permanent):
+        with pytest.raises(PermanentSendError):
             DESTINATION.prepare(record(1, **changed))
 
     @pytest.mark.parametrize("payload", [b"", b"nonsense", b"\xff" * 100])
     def test_what_is_no_arrow_is_bad(self, payload: bytes) -> None:
-        with pytest.raises(Permanent):
-            DESTINATION.prepare(Record(1, payload, "t", {"table": "x"}, 0, 0))
+        with pytest.raises(PermanentSendError):
+            DESTINATION.prepare(SpoolRecord(1, payload, "t", {"table": "x"}, 0, 0))
 
 
 class TestSplitting:
@@ -105,31 +112,31 @@ class TestSplitting:
 @pytest.mark.parametrize(
     ("error", "kind", "unclear"),
     [
-        (DatabaseError("memory", code=241), Retryable, True),
-        (DatabaseError("a view failed", code=159), Retryable, True),
-        (DatabaseError("too many parts", code=252), Retryable, True),
-        (DatabaseError("no table", code=60), Retryable, False),
-        (DatabaseError("too many queries", code=202), Retryable, False),
-        (DatabaseError("password", code=516), Auth, False),
-        (DatabaseError("type", code=53), Permanent, False),
-        (DatabaseError("HTTP driver received HTTP status 413"), TooLarge, False),
-        (DatabaseError("HTTP driver received HTTP status 401"), Auth, False),
-        (OperationalError("HTTP driver received HTTP status 503"), Retryable, False),
-        (OperationalError("HTTP driver received HTTP status 504"), Retryable, True),
-        (DatabaseError("HTTP driver received HTTP status 502"), Retryable, True),
-        (OperationalError("Error timed out executing HTTP request"), Retryable, True),
-        (DatabaseError("Received ClickHouse exception: Request Entity Too Large", code=241), Retryable, True),
-        (ServiceUnavailable(), Retryable, False),
+        (DatabaseError("memory", code=241), RetryableSendError, True),
+        (DatabaseError("a view failed", code=159), RetryableSendError, True),
+        (DatabaseError("too many parts", code=252), RetryableSendError, True),
+        (DatabaseError("no table", code=60), RetryableSendError, False),
+        (DatabaseError("too many queries", code=202), RetryableSendError, False),
+        (DatabaseError("password", code=516), AuthSendError, False),
+        (DatabaseError("type", code=53), PermanentSendError, False),
+        (DatabaseError("HTTP driver received HTTP status 413"), TooLargeSendError, False),
+        (DatabaseError("HTTP driver received HTTP status 401"), AuthSendError, False),
+        (OperationalError("HTTP driver received HTTP status 503"), RetryableSendError, False),
+        (OperationalError("HTTP driver received HTTP status 504"), RetryableSendError, True),
+        (DatabaseError("HTTP driver received HTTP status 502"), RetryableSendError, True),
+        (OperationalError("Error timed out executing HTTP request"), RetryableSendError, True),
+        (DatabaseError("Received ClickHouse exception: Request Entity Too Large", code=241), RetryableSendError, True),
+        (ServiceUnavailable(), RetryableSendError, False),
     ],
     ids=str,
 )
 def test_what_an_answer_means(error: Exception, kind: type[SendError], unclear: bool) -> None:
     """Memory errors look like "too large" but are not: only a plain 413 is."""
-    found = send_error(failure_of(error))
+    found = to_send_error(to_insert_failed(error))
     assert isinstance(found, kind)
-    assert found.unclear is unclear
+    assert found.outcome_unknown is unclear
 
 
 def test_busy_is_not_down() -> None:
-    assert not send_error(failure_of(DatabaseError("too many queries", code=202))).means_down
-    assert send_error(failure_of(DatabaseError("memory", code=241))).means_down
+    assert not to_send_error(to_insert_failed(DatabaseError("too many queries", code=202))).is_outage
+    assert to_send_error(to_insert_failed(DatabaseError("memory", code=241))).is_outage

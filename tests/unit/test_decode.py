@@ -7,13 +7,13 @@ import pytest
 from headrace.errors import ImpossibleEntry
 from headrace.model.entry_id import EntryId
 from headrace.model.event import COLUMNS
-from headrace.pipeline.decode import SAMPLE_BYTES, decode, seq_of
-from headrace.valkey.streams import Entry
+from headrace.pipeline.decode import SAMPLE_BYTES, decode, parse_seq
+from headrace.valkey.streams import StreamEntry
 
 GOOD = {"version": "1", "seq": "1", "org": "o", "project": "p", "env": "e", "queue": "q", "op": "enqueue", "n": "1"}
 
 
-def entry(number: int, **changes: str) -> Entry:
+def entry(number: int, **changes: str) -> StreamEntry:
     values = {**GOOD, "seq": str(number), **changes}
     packed = "\t".join(values.get(column.name, "") for column in COLUMNS)
     return f"1000-{number}".encode(), [b"e", packed.encode()]
@@ -95,5 +95,5 @@ def test_events_of_a_clock_that_was_set_back_go_on_in_one_millisecond() -> None:
 
 
 def test_the_number_of_an_entry() -> None:
-    assert seq_of(entry(12)) == 12
-    assert seq_of((b"1-1", [b"e", b"garbage"])) is None
+    assert parse_seq(entry(12)) == 12
+    assert parse_seq((b"1-1", [b"e", b"garbage"])) is None

@@ -16,7 +16,7 @@ def load(ticks: int) -> list[tuple[str, str, str, bytes]]:
     return [
         (queue.queue, job.task, job.flow, job.payload)
         for tick in range(ticks)
-        for queue, jobs in demo.due(tick, random_)
+        for queue, jobs in demo.generate_jobs(tick, random_)
         for job in jobs
     ]
 

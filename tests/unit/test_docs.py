@@ -10,16 +10,16 @@ import click
 
 from headrace import errors
 from headrace.cli import main
-from headrace.settings import CONFIG_ENV, SETTINGS, Setting, Settings
+from headrace.settings import CONFIG_ENV, SETTINGS, Settings, SettingSpec
 
 DOCS = Path(__file__).parents[2] / "docs"
 SETTINGS_PAGE = (DOCS / "reference" / "settings.md").read_text("utf-8")
 CLI_PAGE = (DOCS / "reference" / "cli.md").read_text("utf-8")
 
 
-def row(each: Setting) -> str:
+def row(each: SettingSpec) -> str:
     """Return the row of a setting on the settings page; a failing test prints it for pasting."""
-    shown = each.show(each.default)
+    shown = each.format(each.default)
     default = f"`{shown}`" if shown else "none"
     return f"| `{each.key}` | `{each.env}` | {default} | {each.kind.allowed} | {each.help} |"
 
@@ -85,6 +85,6 @@ def test_every_command_and_option_is_documented_and_no_other() -> None:
 
 def test_every_exit_code_is_documented() -> None:
     codes = {each.exit_code for each in vars(errors).values() if hasattr(each, "exit_code")}
-    codes |= {0, 2, main.BUG, main.INTERRUPTED}
+    codes |= {0, 2, main.EXIT_BUG, main.EXIT_INTERRUPTED}
     documented = set(map(int, re.findall(r"^\| (\d+) \|", CLI_PAGE, re.MULTILINE)))
     assert documented == codes

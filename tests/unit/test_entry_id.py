@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.entry_id import MAX_SEQUENCE, EntryId, pack_sequence
-from headrace.pipeline.decode import LAST_MS
-from headrace.pipeline.entries import are_after, ascend, pack
+from headrace.pipeline.decode import MAX_MS
+from headrace.pipeline.entries import find_after, is_ascending, pack
 
 
 def near_power(power: int, offset: int) -> int:
@@ -20,7 +20,7 @@ def make_pair(one: EntryId, later_ms: int, other: EntryId) -> tuple[EntryId, Ent
 
 
 near_powers = st.builds(near_power, st.integers(0, 40), st.integers(-3, 3))
-ids = st.builds(EntryId, st.integers(0, LAST_MS), st.integers(0, MAX_SEQUENCE) | st.integers(0, 2**21) | near_powers)
+ids = st.builds(EntryId, st.integers(0, MAX_MS), st.integers(0, MAX_SEQUENCE) | st.integers(0, 2**21) | near_powers)
 neighbours = st.builds(make_pair, ids, st.integers(0, 3), ids)
 
 
@@ -59,5 +59,5 @@ def test_columns_are_treated_as_single_ids_are(many: list[EntryId], mark: EntryI
     for found in (many, sorted(set(many))):
         ms, seq = (np.array(column, np.int64) for column in zip(*found, strict=True))
         assert pack(ms, seq).tolist() == [one.packed for one in found]
-        assert are_after(ms, seq, mark).tolist() == [one > mark for one in found]
-        assert ascend(ms, seq) == (found == sorted(set(found)))
+        assert find_after(ms, seq, mark).tolist() == [one > mark for one in found]
+        assert is_ascending(ms, seq) == (found == sorted(set(found)))

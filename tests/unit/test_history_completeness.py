@@ -7,17 +7,17 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.history.completeness import Completeness, judge, moved_unseen
+from headrace.history.completeness import WindowCompleteness, compute_completeness, has_unseen_movement
 from headrace.model.event import Op
-from headrace.warehouse.series import Span
+from headrace.warehouse.series import EpochTotals
 
 EPOCH = 1_000_000
 LATER = 2_000_000
 
 
-def span(counted: int, first: int, last: int, epoch_ms: int = EPOCH) -> Span:
+def span(counted: int, first: int, last: int, epoch_ms: int = EPOCH) -> EpochTotals:
     counts = dict.fromkeys(Op, 0) | {Op.ENQUEUE: counted}
-    return Span(epoch_ms, counts, 0, 0, 0, 0, {}, {}, {Op.ENQUEUE: first}, {Op.ENQUEUE: last})
+    return EpochTotals(epoch_ms, counts, 0, 0, 0, 0, {}, {}, {Op.ENQUEUE: first}, {Op.ENQUEUE: last})
 
 
 def before(reading: int, epoch_ms: int = EPOCH) -> dict[int, dict[Op, int]]:
@@ -25,66 +25,66 @@ def before(reading: int, epoch_ms: int = EPOCH) -> dict[int, dict[Op, int]]:
 
 
 def test_all_is_counted() -> None:
-    found = judge([span(10, first=90, last=100)], before(90), kept_since_ms=LATER)
+    found = compute_completeness([span(10, first=90, last=100)], before(90), kept_since_ms=LATER)
     assert (found.pct, found.missing) == (100.0, {})
 
 
 def test_what_was_lost_within_the_window_is_missing() -> None:
-    found = judge([span(7, first=90, last=100)], before(90), kept_since_ms=LATER)
+    found = compute_completeness([span(7, first=90, last=100)], before(90), kept_since_ms=LATER)
     assert (found.pct, found.missing, found.totals[Op.ENQUEUE]) == (70.0, {Op.ENQUEUE: 3}, 10)
 
 
 def test_what_was_lost_before_its_first_event_is_missing_too() -> None:
-    found = judge([span(10, first=90, last=100)], before(80), kept_since_ms=LATER)
+    found = compute_completeness([span(10, first=90, last=100)], before(80), kept_since_ms=LATER)
     assert found.missing == {Op.ENQUEUE: 10}
 
 
 def test_an_odometer_begins_at_zero() -> None:
     """The epoch began later than what is kept: had the verb happened before the window, there would be a reading."""
-    found = judge([span(95, first=5, last=100)], {}, kept_since_ms=0)
+    found = compute_completeness([span(95, first=5, last=100)], {}, kept_since_ms=0)
     assert (found.pct, found.missing) == (95.0, {Op.ENQUEUE: 5})
 
 
 def test_without_a_reading_before_nobody_can_tell() -> None:
-    found = judge([span(10, first=90, last=100)], {}, kept_since_ms=LATER)
+    found = compute_completeness([span(10, first=90, last=100)], {}, kept_since_ms=LATER)
     assert (found.pct, found.missing) == (None, {})
-    assert judge([], {}, kept_since_ms=0).pct is None
+    assert compute_completeness([], {}, kept_since_ms=0).pct is None
 
 
 def test_a_first_reading_of_zero_is_enough() -> None:
-    assert judge([span(100, first=0, last=100)], {}, kept_since_ms=LATER).pct == 100.0
+    assert compute_completeness([span(100, first=0, last=100)], {}, kept_since_ms=LATER).pct == 100.0
 
 
 def test_an_idle_queue_misses_nothing() -> None:
-    assert judge([], before(100), kept_since_ms=LATER).pct == 100.0
+    assert compute_completeness([], before(100), kept_since_ms=LATER).pct == 100.0
 
 
 def test_odometers_of_different_epochs_are_not_compared() -> None:
     spans = [span(10, first=990, last=1000), span(4, first=0, last=5, epoch_ms=LATER)]
-    found = judge(spans, before(990), kept_since_ms=LATER)
+    found = compute_completeness(spans, before(990), kept_since_ms=LATER)
     assert found.missing == {Op.ENQUEUE: 1}
     assert found.counted[Op.ENQUEUE] == 14
 
 
 def test_almost_all_is_not_all() -> None:
-    found = Completeness({Op.ENQUEUE: 10**9}, {Op.ENQUEUE: 1}, known=True)
+    found = WindowCompleteness({Op.ENQUEUE: 10**9}, {Op.ENQUEUE: 1}, known=True)
     assert found.pct == 99.999
 
 
 def test_what_moved_across_the_end_of_a_window_was_seen_by_nobody() -> None:
     within = [span(10, first=90, last=100)]
-    assert not moved_unseen(within, before(90), after=before(100))
-    assert moved_unseen(within, before(90), after=before(101))
-    assert moved_unseen([], before(90), after=before(91))  # nothing in the window, and one more after it
+    assert not has_unseen_movement(within, before(90), after=before(100))
+    assert has_unseen_movement(within, before(90), after=before(101))
+    assert has_unseen_movement([], before(90), after=before(91))  # nothing in the window, and one more after it
 
 
 def test_a_queue_that_was_not_heard_of_again_may_have_moved() -> None:
-    assert moved_unseen([], before(90), after={})
-    assert moved_unseen([], before(90), after=before(0, LATER))  # Valkey lost it meanwhile
+    assert has_unseen_movement([], before(90), after={})
+    assert has_unseen_movement([], before(90), after=before(0, LATER))  # Valkey lost it meanwhile
 
 
 def test_a_life_that_begins_after_the_window_is_none_of_its_business() -> None:
-    assert not moved_unseen([], {}, after=before(0, LATER))
+    assert not has_unseen_movement([], {}, after=before(0, LATER))
 
 
 class Step(NamedTuple):
@@ -109,7 +109,7 @@ def test_windows_add_up_to_what_was_seen_last(windows: list[list[Step]]) -> None
         if readings:
             counted = sum(after - earlier for earlier, after in readings)
             newest = readings[-1][1]
-            found = judge([span(counted, readings[0][0], newest)], known, kept_since_ms=0)
+            found = compute_completeness([span(counted, readings[0][0], newest)], known, kept_since_ms=0)
             total += found.totals[Op.ENQUEUE]
             known = before(newest)
     assert total == newest

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from headrace.errors import InvalidPeriod
 from headrace.history.routing import (
-    LADDER_S,
     MAX_POINTS,
+    SUGGESTED_STEPS_S,
+    format_duration,
     parse_period,
     parse_time,
-    ranking_window,
-    text_of,
-    window_of,
+    resolve_ranking_window,
+    resolve_window,
 )
 
 DAY_S = 86400
@@ -33,7 +33,7 @@ def iso(seconds: float) -> str:
 
 @given(nows, lengths)
 def test_a_period_is_covered_on_the_grid_up_to_the_bucket_under_way(now_ms: int, length_s: int) -> None:
-    window = window_of(now_ms, period=f"{length_s}s")
+    window = resolve_window(now_ms, period=f"{length_s}s")
     assert window.start_s % window.step_s == window.end_s % window.step_s == 0
     assert window.end_s - window.step_s <= now_ms / 1000 < window.end_s
     assert window.points <= MAX_POINTS
@@ -47,21 +47,21 @@ def test_start_and_end_are_widened_to_the_grid(now_ms: int, ago_s: int, length_s
     end_s = now_ms / 1000 - ago_s
     start_s = end_s - length_s
     assume(start_s > now_ms / 1000 - 399 * DAY_S)
-    window = window_of(now_ms, start=iso(start_s), end=iso(end_s))
+    window = resolve_window(now_ms, start=iso(start_s), end=iso(end_s))
     assert window.start_s <= start_s < window.start_s + window.step_s
     assert window.end_s - window.step_s < end_s <= window.end_s
     assert window.start_s >= now_ms / 1000 - window.tier.kept_s
     assert window.points <= MAX_POINTS
 
 
-@given(nows, lengths, st.sampled_from(LADDER_S))
+@given(nows, lengths, st.sampled_from(SUGGESTED_STEPS_S))
 def test_a_resolution_is_honoured_or_refused_with_one_that_works(now_ms: int, length_s: int, step_s: int) -> None:
     period = f"{length_s}s"
     try:
-        window = window_of(now_ms, period=period, resolution=text_of(step_s))
+        window = resolve_window(now_ms, period=period, resolution=format_duration(step_s))
     except InvalidPeriod as refused:
         nearest = str(refused).rstrip(".").rpartition(" ")[2]
-        window = window_of(now_ms, period=period, resolution=nearest)
+        window = resolve_window(now_ms, period=period, resolution=nearest)
     else:
         assert window.step_s == step_s
     assert window.step_s % window.tier.seconds == 0
@@ -80,7 +80,7 @@ def test_a_resolution_is_honoured_or_refused_with_one_that_works(now_ms: int, le
     ],
 )
 def test_the_period_chooses_the_tier(period: str, tier: str, points: int) -> None:
-    window = window_of(NOW_MS, period=period)
+    window = resolve_window(NOW_MS, period=period)
     assert (window.tier.name, window.resolution, window.points) == (tier, tier, points)
 
 
@@ -89,13 +89,13 @@ def test_the_period_chooses_the_tier(period: str, tier: str, points: int) -> Non
     [("5s", "5s"), ("10s", "5s"), ("30s", "5s"), ("90s", "5s"), ("1m", "1m"), ("5m", "1m"), ("1h", "1h"), ("6h", "1h")],
 )
 def test_a_resolution_is_made_of_the_coarsest_tier_it_is_a_multiple_of(resolution: str, tier: str) -> None:
-    assert window_of(NOW_MS, period="6h", resolution=resolution).tier.name == tier
+    assert resolve_window(NOW_MS, period="6h", resolution=resolution).tier.name == tier
 
 
 def test_what_a_tier_no_longer_keeps_is_answered_by_the_finest_that_does() -> None:
     def half_an_hour(days_ago: int) -> tuple[str, str]:
         start_s = NOW_S - days_ago * DAY_S
-        window = window_of(NOW_MS, start=iso(start_s), period="30m")
+        window = resolve_window(NOW_MS, start=iso(start_s), period="30m")
         return window.tier.name, window.reason
 
     assert half_an_hour(1) == ("5s", "up to 2h in steps of 5s")
@@ -105,7 +105,7 @@ def test_what_a_tier_no_longer_keeps_is_answered_by_the_finest_that_does() -> No
 
 
 def test_the_whole_of_history_begins_with_a_whole_point() -> None:
-    window = window_of(NOW_MS, start=iso(NOW_S - 400 * DAY_S))
+    window = resolve_window(NOW_MS, start=iso(NOW_S - 400 * DAY_S))
     assert 0 <= window.start_s - (NOW_S - 400 * DAY_S) < 3600
     assert "clipped to the start of history" in window.reason
 
@@ -150,15 +150,15 @@ def test_times_are_iso_or_unix(same: str) -> None:
 )
 def test_what_cannot_be_answered_is_refused_with_a_reason(params: dict[str, str], says: str) -> None:
     with pytest.raises(InvalidPeriod, match=says):
-        window_of(NOW_MS, **params)
+        resolve_window(NOW_MS, **params)
 
 
 def test_a_clock_that_is_a_little_ahead_is_forgiven() -> None:
-    assert window_of(NOW_MS, start=iso(NOW_S - 60), end=iso(NOW_S + 30)).end_s == 1_800_000_005
+    assert resolve_window(NOW_MS, start=iso(NOW_S - 60), end=iso(NOW_S + 30)).end_s == 1_800_000_005
 
 
 @given(nows, lengths)
 def test_rankings_read_at_most_two_hours_of_minutes(now_ms: int, length_s: int) -> None:
-    window = ranking_window(now_ms, f"{length_s}s")
+    window = resolve_ranking_window(now_ms, f"{length_s}s")
     assert window.tier.name == ("1m" if length_s <= 7200 else "1h")
     assert window.points <= (121 if length_s <= 7200 else 9601)

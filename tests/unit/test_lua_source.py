@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.model.event import lua_pack
+from headrace.model.event import generate_event_lua
 from headrace.queue import scripts
 from headrace.valkey.lua_source import COMMENT, FUNCTION, WORD, drop_unused_functions, find_commands
 from headrace.valkey.scripts import resolve_includes
@@ -61,7 +61,7 @@ def test_every_function_of_a_queue_script_is_used(name: str) -> None:
 def test_a_file_includes_what_defines_the_names_that_it_uses(path: Path) -> None:
     """The server notices that a name is not defined, or defined later, only when it runs the line."""
     known = KEYWORDS | GLOBALS
-    for text in [lua_pack(), *resolve_includes(path.parent, path.stem).values()]:
+    for text in [generate_event_lua(), *resolve_includes(path.parent, path.stem).values()]:
         for line in COMMENT.sub("", text).splitlines():
             code = STRING.sub("''", line)
             known |= set(WORD.findall(" ".join(group for found in DEFINED.findall(code) for group in found)))

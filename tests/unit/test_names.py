@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import InvalidName
-from headrace.model.names import EnvRef, QueueRef, name_problem
+from headrace.model.names import EnvRef, QueueRef, find_name_problem
 from headrace.queue import keys
 from headrace.queue.validate import check_queue
 
@@ -18,7 +18,7 @@ legal_names = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp"))
 
 @given(legal_names)
 def test_every_text_without_control_characters_is_a_name(name: str) -> None:
-    assert name_problem(name) is None
+    assert find_name_problem(name) is None
     assert keys.decode(keys.encode(name)) == name
 
 

@@ -9,30 +9,31 @@ from pathlib import Path
 
 import pytest
 
-from headrace.alerts import figures as alerts
-from headrace.autoscale import figures as autoscale
+from headrace.alerts import metrics as alerts
+from headrace.autoscale import metrics as autoscale
 from headrace.cli import Invocation
-from headrace.cli.autoscale import flags_of_workers
-from headrace.cold import figures as cold
+from headrace.cli.autoscale import build_worker_flags
+from headrace.cold import mover_metrics as cold
 from headrace.cold.audit import Drift
-from headrace.cold.figures import MoverFigures
+from headrace.cold.mover_metrics import MoverMetrics
 from headrace.errors import HeadraceError, PortTaken
 from headrace.model.names import QueueRef
-from headrace.queue import maintenance, tally
-from headrace.queue.tally import ACK, LOST, NACK, Moment, Tally
-from headrace.streams import figures as streams
-from headrace.vitals import rounds
-from headrace.vitals.collect import registry_of
-from headrace.vitals.figures import BOUNDS_S, Durations, Families, Metric, Numbers
-from headrace.vitals.pages import CannotListen, served
-from headrace.vitals.rounds import LoopFigures, Rounds
+from headrace.queue import maintenance
+from headrace.queue import worker_metrics as tally
+from headrace.queue.worker_metrics import ACK, LOST, NACK, WorkerMetrics, WorkerStatus
+from headrace.runtime import loop as rounds
+from headrace.runtime.http_server import CannotListen, serve_metrics
+from headrace.runtime.loop import LoopStats, ServiceMetrics
+from headrace.runtime.metrics import BOUNDS_S, DurationHistogram, MetricDeclaration, MetricFamilies, MetricValues
+from headrace.runtime.prometheus import build_registry
+from headrace.streams import watcher_metrics as streams
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "process-metrics.md").read_text("utf-8")
 REF = QueueRef("o", "p", "e", "q")
 ANY_PORT = {"worker.metrics_port": "0"}
 
 
-def row(each: Metric) -> str:
+def row(each: MetricDeclaration) -> str:
     """Return the line of the reference page; the failing test prints it, ready to be pasted."""
     labels = ", ".join(f"`{label}`" for label in each.labels)
     return f"| `{each.name}` | {each.type} | {labels} | {each.help} |"
@@ -53,13 +54,13 @@ def test_the_bounds_of_histograms_are_documented() -> None:
     assert all(1.5 <= longer / bound <= 3 for bound, longer in pairwise(BOUNDS_S))
 
 
-def values(families: Families) -> dict[str, dict[tuple[str, ...], float | Durations]]:
+def values(families: MetricFamilies) -> dict[str, dict[tuple[str, ...], float | DurationHistogram]]:
     return {metric.name: dict(found) for metric, found in families}
 
 
-def sample(families: Families, name: str, **labels: str) -> float | None:
+def sample(families: MetricFamilies, name: str, **labels: str) -> float | None:
     """Return a sample as it is served."""
-    return registry_of(lambda: families).get_sample_value(name, labels)
+    return build_registry(lambda: families).get_sample_value(name, labels)
 
 
 @pytest.mark.parametrize(
@@ -67,9 +68,9 @@ def sample(families: Families, name: str, **labels: str) -> float | None:
 )
 def test_a_duration_is_in_the_first_bucket_that_holds_it(seconds: float, le: str) -> None:
     """Zero is a value."""
-    durations = Durations()
+    durations = DurationHistogram()
     durations.observe(seconds)
-    family = (Metric("x_seconds", "histogram", "x"), {(): durations})
+    family = (MetricDeclaration("x_seconds", "histogram", "x"), {(): durations})
     bounds = [*map(str, BOUNDS_S), "+Inf"]
     found = {bound: sample([family], "x_seconds_bucket", le=bound) for bound in bounds}
     before = bounds.index(le)
@@ -79,12 +80,12 @@ def test_a_duration_is_in_the_first_bucket_that_holds_it(seconds: float, le: str
 
 
 def test_outcomes_of_jobs_and_their_runs() -> None:
-    told = Tally(["send"])
-    told.waited(REF, 0)
-    told.waited(REF, 1500)
-    told.acked(REF, "send", 20)
-    told.ended(REF, "send", NACK)
-    told.ended(REF, "never heard of", LOST)
+    told = WorkerMetrics(["send"])
+    told.record_wait(REF, 0)
+    told.record_wait(REF, 1500)
+    told.record_ack(REF, "send", 20)
+    told.record_outcome(REF, "send", NACK)
+    told.record_outcome(REF, "never heard of", LOST)
     names = {"org": "o", "project": "p", "env": "e", "queue": "q"}
 
     def jobs(task: str, outcome: str) -> float | None:
@@ -99,40 +100,40 @@ def test_outcomes_of_jobs_and_their_runs() -> None:
 
 @pytest.mark.parametrize("most", [0, 1, 3, 100])
 def test_a_sum_is_the_same_however_many_queues_are_named(most: int) -> None:
-    told = Tally(["a", "b"], most)
+    told = WorkerMetrics(["a", "b"], most)
     refs = [QueueRef("o", "p", "e", str(number)) for number in range(10)]
     for _ in range(2):
         for ref in refs:
-            told.waited(ref, 1000)
+            told.record_wait(ref, 1000)
             for task in ("a", "b", "c"):
-                told.acked(ref, task, 10)
-                told.ended(ref, task, NACK)
+                told.record_ack(ref, task, 10)
+                told.record_outcome(ref, task, NACK)
     found = values(told.families())
     waits, runs, jobs = (
         found[f"headrace_{name}"] for name in ("job_wait_seconds", "job_run_seconds", "worker_jobs_total")
     )
     assert len(waits) == min(10, most) + (most < 10)
     assert len(runs) == min(30, most) + (most < 30)
-    assert sum(sum(each.counts) for each in waits.values() if isinstance(each, Durations)) == 20
-    assert sum(each.sum for each in runs.values() if isinstance(each, Durations)) == pytest.approx(0.6)
-    assert sum(each for each in jobs.values() if not isinstance(each, Durations)) == 120
+    assert sum(sum(each.counts) for each in waits.values() if isinstance(each, DurationHistogram)) == 20
+    assert sum(each.sum for each in runs.values() if isinstance(each, DurationHistogram)) == pytest.approx(0.6)
+    assert sum(each for each in jobs.values() if not isinstance(each, DurationHistogram)) == 120
     if most < 10:
         assert ("",) * 4 in waits
 
 
-def moment(connected: bool = True, heartbeat_at: float | None = 4e9) -> Moment:
-    return Moment(2, 1, 10, connected, "" if connected else "away", heartbeat_at, 30.0, connected)
+def moment(connected: bool = True, heartbeat_at: float | None = 4e9) -> WorkerStatus:
+    return WorkerStatus(2, 1, 10, connected, "" if connected else "away", heartbeat_at, 30.0, connected)
 
 
-def test_workers_of_a_process_are_told_together() -> None:
-    told = Tally([])
+def test_workers_of_a_process_share_one_set_of_metrics() -> None:
+    told = WorkerMetrics([])
     assert told.health()[0] == 503  # no iteration has run yet
-    told.moments += [moment, moment]
+    told.status_readers += [moment, moment]
     assert told.health()[0] == 200
     found = values(told.families())
     assert found["headrace_worker_running_jobs"] == {(): 4}
     assert found["headrace_worker_concurrency"] == {(): 20}
-    told.moments.append(lambda: moment(connected=False))
+    told.status_readers.append(lambda: moment(connected=False))
     assert values(told.families())["headrace_worker_connected"] == {(): 0}
     status, body = told.health()
     assert (status, body["connected"], body["last_error"]) == (503, False, "away")
@@ -140,56 +141,56 @@ def test_workers_of_a_process_are_told_together() -> None:
 
 @pytest.mark.parametrize("heartbeat_at", [None, 1.0])
 def test_a_worker_whose_heartbeats_stopped_is_not_well(heartbeat_at: float | None) -> None:
-    told = Tally([])
-    told.moments.append(lambda: moment(heartbeat_at=heartbeat_at))
+    told = WorkerMetrics([])
+    told.status_readers.append(lambda: moment(heartbeat_at=heartbeat_at))
     assert told.health()[0] == 503
 
 
 def test_a_loop_is_unhealthy_after_three_failures_in_a_row() -> None:
-    loop = Rounds("mover", lambda: False)
-    told = LoopFigures([loop, Rounds("other")])
+    loop = LoopStats("mover", lambda: False)
+    told = ServiceMetrics([loop, LoopStats("other")])
     for _ in range(2):
-        loop.failed(HeadraceError("away"))
+        loop.record_failure(HeadraceError("away"))
     assert told.health()[0] == 200
-    loop.failed(HeadraceError("away"))
+    loop.record_failure(HeadraceError("away"))
     status, body = told.health()
     assert (status, body["loops"]["mover"]["last_error"], body["loops"]["other"]["healthy"]) == (503, "away", True)
     assert sample(told.families(), "headrace_loop_rounds_total", loop="mover", status="error") == 3
     assert sample(told.families(), "headrace_loop_healthy", loop="mover") == 0
     assert sample(told.families(), "headrace_loop_last_success_timestamp_seconds", loop="mover") is None
-    loop.stands_by()
+    loop.record_standby()
     assert told.health()[0] == 200
     assert sample(told.families(), "headrace_loop_leading", loop="mover") == 0
     assert sample(told.families(), "headrace_loop_leading", loop="other") is None
 
 
 def test_rounds_that_are_done_or_superseded() -> None:
-    loop = Rounds("snapshot")
-    loop.failed(ValueError())
-    loop.done(0.3)
-    loop.superseded()
+    loop = LoopStats("snapshot")
+    loop.record_failure(ValueError())
+    loop.record_success(0.3)
+    loop.record_superseded()
     assert (loop.counts, loop.failures_in_a_row) == ({"ok": 1, "error": 1, "superseded": 1}, 0)
-    assert sample(LoopFigures([loop]).families(), "headrace_loop_round_seconds_sum", loop="snapshot") == 0.3
+    assert sample(ServiceMetrics([loop]).families(), "headrace_loop_round_seconds_sum", loop="snapshot") == 0.3
 
 
 def test_what_is_not_known_any_more_is_absent() -> None:
-    numbers = Numbers(Metric("x", "gauge", "x", ("kind",)))
-    numbers.put(3, "a")
-    numbers.put(4, "b")
-    numbers.forget("a")
+    numbers = MetricValues(MetricDeclaration("x", "gauge", "x", ("kind",)))
+    numbers.set(3, "a")
+    numbers.set(4, "b")
+    numbers.remove("a")
     assert numbers.read()[1] == {("b",): 4}
 
 
 def test_drift_that_an_audit_found_is_counted_once() -> None:
-    told = MoverFigures(lambda: 1)
+    told = MoverMetrics(lambda: 1)
     steps = iter([Drift(1, 0, 0), Drift(1, 2, 0), Drift(1, 2, 3)])
-    assert list(told.counted(steps))[-1] == Drift(1, 2, 3)
+    assert list(told.track_audit(steps))[-1] == Drift(1, 2, 3)
     found = values(told.families())["headrace_mover_drift_total"]
     assert found == {("rows",): 1, ("told",): 2, ("settings",): 3}
     assert told.audits.counts["ok"] == 1
 
 
-def nothing() -> Families:
+def nothing() -> MetricFamilies:
     return []
 
 
@@ -197,18 +198,24 @@ def test_a_port_is_given_or_refused() -> None:
     def well() -> tuple[int, dict[str, object]]:
         return 200, {}
 
-    with served(None, registry_of(nothing), well) as none, served(0, registry_of(nothing), well) as port:
+    with (
+        serve_metrics(None, build_registry(nothing), well) as none,
+        serve_metrics(0, build_registry(nothing), well) as port,
+    ):
         assert none is None
         assert port
-        with pytest.raises(PortTaken, match=str(port)), served(port, registry_of(nothing), well):
+        with pytest.raises(PortTaken, match=str(port)), serve_metrics(port, build_registry(nothing), well):
             pass
-    with pytest.raises(CannotListen, match=r"metrics\.host"), served(0, registry_of(nothing), well, "192.0.2.1"):
+    with (
+        pytest.raises(CannotListen, match=r"metrics\.host"),
+        serve_metrics(0, build_registry(nothing), well, "192.0.2.1"),
+    ):
         pass
 
 
 @pytest.mark.parametrize(("environ", "expected"), [({}, {}), ({"HEADRACE_WORKER_METRICS_PORT": "9400"}, ANY_PORT)])
 def test_workers_of_the_autoscaler_do_not_share_a_port(environ: dict[str, str], expected: dict[str, str]) -> None:
-    assert flags_of_workers(Invocation(None, {"queue.shards": "4"}, environ)) == {"queue.shards": "4", **expected}
+    assert build_worker_flags(Invocation(None, {"queue.shards": "4"}, environ)) == {"queue.shards": "4", **expected}
 
 
 def test_a_worker_that_serves_nothing_does_not_load_the_library() -> None:

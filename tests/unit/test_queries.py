@@ -35,7 +35,7 @@ def find_uses(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield package and name of each query that Python files below a folder use."""
     for path in folder.rglob("*.py"):
         text = path.read_text("utf-8")
-        if "QUERIES" not in text and "query_text" not in text:
+        if "QUERIES" not in text and "render_query" not in text:
             continue
         nodes = list(ast.walk(ast.parse(text)))
         modules = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and imports_queries(node)]
@@ -44,7 +44,7 @@ def find_uses(folder: Path) -> Iterator[tuple[str, str]]:
                 case ast.Subscript(value=ast.Name(id="QUERIES"), slice=name) if modules:
                     assert isinstance(name, ast.Constant), f"{path} line {node.lineno}: not a literal name"
                     yield modules[0].split(".")[1], str(name.value)
-                case ast.Call(func=ast.Name(id="query_text"), args=[ast.Constant(value=name)]):
+                case ast.Call(func=ast.Name(id="render_query"), args=[ast.Constant(value=name)]):
                     yield "warehouse", str(name)
                 case _:
                     pass

@@ -6,16 +6,16 @@ import sys
 
 import pytest
 
-from headrace.cli.humane import age_text, plain, size_text, time_text
+from headrace.cli.formatting import escape_control, format_age, format_size, format_time
 from headrace.cli.output import live_table
-from headrace.cli.queue_table import COLUMNS, Rates, Reading, rates_between, table_rows
+from headrace.cli.queue_table import COLUMNS, QueueRates, QueuesSnapshot, build_rows, compute_rates
 from headrace.model.names import QueueRef
 from headrace.queue.state import QueueState
 
 REF = QueueRef("acme", "shop", "prod", "emails")
 
 
-def reading(at_ms: int, epoch_ms: int = 0, **odometers: int) -> Reading:
+def reading(at_ms: int, epoch_ms: int = 0, **odometers: int) -> QueuesSnapshot:
     state = QueueState(
         ref=REF,
         depth=3,
@@ -34,30 +34,30 @@ def reading(at_ms: int, epoch_ms: int = 0, **odometers: int) -> Reading:
         dead=0,
         odometers=odometers,
     )
-    return Reading(at_ms, [state])
+    return QueuesSnapshot(at_ms, [state])
 
 
 def test_rates_are_what_the_odometers_gained_per_second() -> None:
     before = reading(1000, enqueue=10, ack=5)
     after = reading(3000, enqueue=30, ack=5, nack=3, bury=1)
-    assert rates_between(before, after) == {REF: Rates(enqueued=10.0, done=0.0, failed=2.0)}
+    assert compute_rates(before, after) == {REF: QueueRates(enqueued=10.0, done=0.0, failed=2.0)}
 
 
-@pytest.mark.parametrize("before", [None, Reading(1000, []), reading(1000, epoch_ms=7), reading(3000)])
-def test_no_rates_without_an_earlier_reading_of_the_same_queue(before: Reading | None) -> None:
+@pytest.mark.parametrize("before", [None, QueuesSnapshot(1000, []), reading(1000, epoch_ms=7), reading(3000)])
+def test_no_rates_without_an_earlier_reading_of_the_same_queue(before: QueuesSnapshot | None) -> None:
     after = reading(3000, enqueue=30)
-    assert rates_between(before, after) == {}
-    [row] = table_rows(after, {})
+    assert compute_rates(before, after) == {}
+    [row] = build_rows(after, {})
     assert row[-4:] == ["-", "-", "-", ""]
 
 
 def test_both_tiers_are_shown_and_their_total() -> None:
-    [row] = table_rows(reading(1000), None)
+    [row] = build_rows(reading(1000), None)
     assert row[COLUMNS.index("warm") : COLUMNS.index("total") + 1] == ["1", "2", "3"]
 
 
 def test_an_age_is_never_negative() -> None:
-    assert [table_rows(reading(at_ms), None)[0][11] for at_ms in (400, 1500)] == ["0ms", "1s"]
+    assert [build_rows(reading(at_ms), None)[0][11] for at_ms in (400, 1500)] == ["0ms", "1s"]
 
 
 @pytest.mark.parametrize(
@@ -65,19 +65,19 @@ def test_an_age_is_never_negative() -> None:
     [(None, "-"), (999, "999ms"), (59_999, "59s"), (185_000, "3m 5s"), (7_800_000, "2h 10m"), (349_200_000, "4d 1h")],
 )
 def test_ages(age_ms: int | None, told: str) -> None:
-    assert age_text(age_ms) == told
+    assert format_age(age_ms) == told
 
 
 @pytest.mark.parametrize(
     ("count", "told"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**30, "1.0 GiB"), (2**50, "1048576.0 GiB")]
 )
 def test_sizes(count: int, told: str) -> None:
-    assert size_text(count) == told
+    assert format_size(count) == told
 
 
 def test_times_and_text() -> None:
-    assert time_text(1_700_000_000_123) == "2023-11-14 22:13:20.123 UTC"
-    assert plain("ü\n\t\x1b\x07\u202e") == "ü\n\t\\x1b\\x07\\u202e"
+    assert format_time(1_700_000_000_123) == "2023-11-14 22:13:20.123 UTC"
+    assert escape_control("ü\n\t\x1b\x07\u202e") == "ü\n\t\\x1b\\x07\\u202e"
 
 
 def test_a_terminal_gets_a_table_in_place(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

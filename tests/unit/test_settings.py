@@ -10,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import SettingsError
-from headrace.settings import SETTINGS, Bytes, Kind, Loaded, Seconds, duration, find_file, load, mask, size
+from headrace.settings import (
+    SETTINGS,
+    Bytes,
+    LoadedSettings,
+    Seconds,
+    ValueKind,
+    duration,
+    find_settings_file,
+    load_settings,
+    mask_secret,
+    size,
+)
 
 NOTHING: Mapping[str, str] = {}
 
@@ -20,25 +31,25 @@ def toml(tmp_path: Path) -> Path:
     return tmp_path / "headrace.toml"
 
 
-def load_toml(file: Path, content: str) -> Loaded:
+def load_toml(file: Path, content: str) -> LoadedSettings:
     file.write_text(content, "utf-8")
-    return load(NOTHING, NOTHING, file)
+    return load_settings(NOTHING, NOTHING, file)
 
 
-def refusal(flags: Mapping[str, object] = NOTHING, environ: Mapping[str, str] = NOTHING) -> str:
+def read_error(flags: Mapping[str, object] = NOTHING, environ: Mapping[str, str] = NOTHING) -> str:
     with pytest.raises(SettingsError) as caught:
-        load(flags, environ, None)
+        load_settings(flags, environ, None)
     assert caught.value.__cause__ is None  # a cause could quote a secret
     return str(caught.value)
 
 
 def test_every_default_is_a_value_one_could_write() -> None:
     for each in SETTINGS.values():
-        assert each.kind.parse(each.kind.show(each.default)) == each.default, each.key
+        assert each.kind.parse(each.kind.format(each.default)) == each.default, each.key
 
 
 def test_nothing_given_means_defaults() -> None:
-    loaded = load(NOTHING, NOTHING, None)
+    loaded = load_settings(NOTHING, NOTHING, None)
     assert loaded.settings.redis.url is None
     assert loaded.settings.queue.lease == 30.0
     assert set(map(str, loaded.origins.values())) == {"default"}
@@ -85,7 +96,7 @@ class TestPrecedence:
         flag, variable, in_file = given_values
         file = tmp_path_factory.mktemp("settings") / "headrace.toml"
         file.write_text("" if in_file is None else f"queue.shards = {in_file}")
-        loaded = load(
+        loaded = load_settings(
             {} if flag is None else {"queue.shards": str(flag)},
             {} if variable is None else {"HEADRACE_QUEUE_SHARDS": str(variable)},
             file,
@@ -100,29 +111,29 @@ class TestPrecedence:
 
     def test_empty_text_unsets_what_the_environment_set(self) -> None:
         environ = {"HEADRACE_REDIS_URL": "redis://elsewhere"}
-        assert load({"redis.url": ""}, environ, None).settings.redis.url is None
+        assert load_settings({"redis.url": ""}, environ, None).settings.redis.url is None
 
     def test_an_overridden_bad_value_does_no_harm(self) -> None:
-        loaded = load({"queue.shards": "4"}, {"HEADRACE_QUEUE_SHARDS": "many"}, None)
+        loaded = load_settings({"queue.shards": "4"}, {"HEADRACE_QUEUE_SHARDS": "many"}, None)
         assert loaded.settings.queue.shards == 4
 
     def test_other_peoples_variables_are_ignored(self) -> None:
-        load(NOTHING, {"HEAD": "x", "PATH": "/bin", "HEADRACE_CONFIG": "headrace.toml"}, None)
+        load_settings(NOTHING, {"HEAD": "x", "PATH": "/bin", "HEADRACE_CONFIG": "headrace.toml"}, None)
 
 
 class TestUnknownNames:
     def test_flag(self) -> None:
-        assert refusal({"queue.shard": "3"}) == (
+        assert read_error({"queue.shard": "3"}) == (
             "Unknown setting queue.shard (flag --set queue.shard): did you mean queue.shards?"
         )
 
     def test_variable(self) -> None:
-        message = refusal(environ={"HEADRACE_REDIS_ULR": "redis://u:hunter2@h"})
+        message = read_error(environ={"HEADRACE_REDIS_ULR": "redis://u:hunter2@h"})
         assert message.endswith("did you mean HEADRACE_REDIS_URL?")
         assert "hunter2" not in message
 
     def test_nothing_close(self) -> None:
-        assert "see docs/reference/settings.md" in refusal({"zzz": "1"})
+        assert "see docs/reference/settings.md" in read_error({"zzz": "1"})
 
     @pytest.mark.parametrize(
         ("content", "message"),
@@ -140,7 +151,7 @@ class TestUnknownNames:
 
 class TestBadValues:
     def test_the_message_names_key_value_origin_and_what_is_allowed(self) -> None:
-        assert refusal(environ={"HEADRACE_QUEUE_SHARDS": "0"}) == (
+        assert read_error(environ={"HEADRACE_QUEUE_SHARDS": "0"}) == (
             "queue.shards = '0' (environment HEADRACE_QUEUE_SHARDS) is invalid: "
             "it must be a whole number from 1 to 1024; empty = none."
         )
@@ -171,7 +182,7 @@ class TestBadValues:
         ],
     )
     def test_refused(self, key: str, raw: object) -> None:
-        assert refusal({key: raw}).startswith(f"{key} = ")
+        assert read_error({key: raw}).startswith(f"{key} = ")
 
     @pytest.mark.parametrize(
         ("key", "raw"),
@@ -190,16 +201,16 @@ class TestBadValues:
         ],
     )
     def test_accepted(self, key: str, raw: str) -> None:
-        load({key: raw}, NOTHING, None)
+        load_settings({key: raw}, NOTHING, None)
 
     def test_a_heartbeat_must_fit_into_the_lease(self) -> None:
-        assert refusal({"worker.heartbeat": "30s"}) == (
+        assert read_error({"worker.heartbeat": "30s"}) == (
             "worker.heartbeat = 30s (flag --set worker.heartbeat) must be shorter than "
             "queue.lease = 30s (default): change one of the two."
         )
 
     def test_the_first_retry_must_not_wait_longer_than_the_last(self) -> None:
-        assert "must not be longer than queue.retry_max" in refusal({"queue.retry_base": "6m"})
+        assert "must not be longer than queue.retry_max" in read_error({"queue.retry_base": "6m"})
 
 
 class TestFile:
@@ -211,19 +222,19 @@ class TestFile:
     def test_not_utf8(self, toml: Path) -> None:
         toml.write_bytes(b"\xff\xfe")
         with pytest.raises(SettingsError, match="not valid TOML"):
-            load(NOTHING, NOTHING, toml)
+            load_settings(NOTHING, NOTHING, toml)
 
     def test_missing(self, toml: Path) -> None:
         with pytest.raises(SettingsError, match=r"Cannot read the settings file .*headrace.toml: No such file"):
-            load(NOTHING, NOTHING, toml)
+            load_settings(NOTHING, NOTHING, toml)
 
     def test_lookup_order(self, tmp_path: Path, toml: Path) -> None:
         variable = {"HEADRACE_CONFIG": "b.toml"}
-        assert find_file(None, NOTHING, tmp_path) is None
+        assert find_settings_file(None, NOTHING, tmp_path) is None
         toml.touch()
-        assert find_file(None, NOTHING, tmp_path) == toml
-        assert find_file(None, variable, tmp_path) == Path("b.toml")
-        assert find_file(Path("a.toml"), variable, tmp_path) == Path("a.toml")
+        assert find_settings_file(None, NOTHING, tmp_path) == toml
+        assert find_settings_file(None, variable, tmp_path) == Path("b.toml")
+        assert find_settings_file(Path("a.toml"), variable, tmp_path) == Path("a.toml")
 
 
 class TestSecrets:
@@ -244,57 +255,57 @@ class TestSecrets:
         ],
     )
     def test_mask(self, url: str, shown: str) -> None:
-        assert mask(url) == shown
+        assert mask_secret(url) == shown
 
     # Greek letters: they occur nowhere else in a message, a repr or a URL.
     @given(st.text("ΠΩ/@:#?&=%[], ", min_size=1))
     def test_no_letter_of_a_password_is_shown(self, password: str) -> None:
         url = f"redis://user:{password}@host:6379/0"
         try:
-            output = repr(load({"redis.url": url}, NOTHING, None))
+            output = repr(load_settings({"redis.url": url}, NOTHING, None))
         except SettingsError as error:
             output = str(error)
-        assert not {"Π", "Ω"} & set(output + mask(url))
+        assert not {"Π", "Ω"} & set(output + mask_secret(url))
 
     def test_a_bad_url_shows_its_scheme_only(self) -> None:
-        message = refusal({"redis.url": "mysql://user:PW"})
+        message = read_error({"redis.url": "mysql://user:PW"})
         assert message.startswith("redis.url = mysql://*** (flag")
 
 
 @given(st.integers(1, 30 * 86_400_000))
 def test_durations_are_shown_as_they_are_read(ms: int) -> None:
-    kind: Kind[Seconds] = duration("1ms", "30d")
+    kind: ValueKind[Seconds] = duration("1ms", "30d")
     assert kind.parse(f"{ms}ms") == ms / 1000
-    assert kind.parse(kind.show(ms / 1000)) == ms / 1000
+    assert kind.parse(kind.format(ms / 1000)) == ms / 1000
 
 
 @given(st.integers(0, 2**40))
 def test_sizes_are_shown_as_they_are_read(value: int) -> None:
-    kind: Kind[Bytes] = size("0B", "1TiB")
-    assert kind.parse(kind.show(value)) == value
+    kind: ValueKind[Bytes] = size("0B", "1TiB")
+    assert kind.parse(kind.format(value)) == value
 
 
 @pytest.mark.parametrize(
     ("seconds", "shown"), [(0.2, "200ms"), (30.0, "30s"), (90.0, "90s"), (300.0, "5m"), (86400.0, "1d")]
 )
 def test_durations_are_shown_short(seconds: float, shown: str) -> None:
-    assert duration("1ms", "30d").show(seconds) == shown
+    assert duration("1ms", "30d").format(seconds) == shown
 
 
 class TestSpool:
     def test_sending_past_the_spool_is_refused_with_the_reason(self) -> None:
-        message = refusal({"spool.always_queue": "false"})
+        message = read_error({"spool.always_queue": "false"})
         assert "spool.always_queue = false (flag --set spool.always_queue)" in message
         assert "lost" in message
 
     def test_a_pipeline_never_drops_by_default(self) -> None:
-        spool = load(NOTHING, NOTHING, None).settings.spool
+        spool = load_settings(NOTHING, NOTHING, None).settings.spool
         assert (spool.full_behavior, spool.segment_size, spool.always_queue) == ("block", 64 * 2**20, True)
 
     def test_sizes_may_be_shares_of_memory(self) -> None:
-        spool = load({"spool.max_bytes": "10%", "spool.inmemory_bytes": "2MiB"}, NOTHING, None).settings.spool
-        assert spool.max_bytes.of(5000) == 500
-        assert spool.inmemory_bytes.of(5000) == 2 * 2**20
+        spool = load_settings({"spool.max_bytes": "10%", "spool.inmemory_bytes": "2MiB"}, NOTHING, None).settings.spool
+        assert spool.max_bytes.resolve(5000) == 500
+        assert spool.inmemory_bytes.resolve(5000) == 2 * 2**20
 
     @pytest.mark.parametrize(
         ("key", "value"),
@@ -310,7 +321,7 @@ class TestSpool:
         ],
     )
     def test_refused(self, key: str, value: str) -> None:
-        assert key in refusal({key: value})
+        assert key in read_error({key: value})
 
     @pytest.mark.parametrize(
         "flags",
@@ -321,4 +332,4 @@ class TestSpool:
         ],
     )
     def test_what_does_not_fit_together(self, flags: dict[str, str]) -> None:
-        assert "change one of the two" in refusal(flags)
+        assert "change one of the two" in read_error(flags)

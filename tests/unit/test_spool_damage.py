@@ -11,14 +11,14 @@ import google_crc32c
 import pytest
 
 from headrace.errors import SpoolFormatError
-from headrace.spool.aside import read_aside
 from headrace.spool.files import Files, SystemFiles
-from headrace.spool.journal import Kind, encode_note
+from headrace.spool.inventory import SegmentInventory, scan_directory
+from headrace.spool.journal import NoteKind, encode_note
 from headrace.spool.meta import write_meta
+from headrace.spool.retained_files import read_retained_file
 from headrace.spool.segment import SEGMENT_MAGIC, decode_header, encode_header
-from headrace.spool.spool import NewRecord, Spool, SpoolOptions, SpoolStats, list_quarantine, verify
+from headrace.spool.spool import NewRecord, Spool, SpoolOptions, SpoolStats, list_quarantine, verify_spool
 from headrace.spool.store import BALLAST
-from headrace.spool.survey import Surveyed, survey
 from tests.model.spool_files import CrashFiles, Inode
 
 COUNT = 5
@@ -56,10 +56,10 @@ def fill(path: Path, files: Files | None = None, *, plain: bool = False) -> None
 @pytest.fixture(scope="module")
 def image() -> Image:
     """Content of a spool directory, for tests that open it a thousand times."""
-    return image_of(plain=False, sealed=False)
+    return build_image(plain=False, sealed=False)
 
 
-def image_of(*, plain: bool, sealed: bool) -> Image:
+def build_image(*, plain: bool, sealed: bool) -> Image:
     """Return the content of a directory. Sealed: there is a later segment, so all of this one was durable, and the
     later header has its marks."""
     files = CrashFiles()
@@ -72,17 +72,17 @@ def image_of(*, plain: bool, sealed: bool) -> Image:
 @pytest.fixture(scope="module")
 def spans(image: Image) -> list[tuple[int, int]]:
     """Start and end of each record in the image."""
-    return spans_of(image)
+    return read_spans(image)
 
 
-def spans_of(image: Image) -> list[tuple[int, int]]:
+def read_spans(image: Image) -> list[tuple[int, int]]:
     with reopened(FOLDER, disk(image)) as spool:
         return record_spans(spool)
 
 
 def record_spans(spool: Spool) -> list[tuple[int, int]]:
     segment = vars(spool)["_state"].store.segments[0]
-    return [segment.span(index) for index in range(len(segment))]
+    return [segment.byte_range(index) for index in range(len(segment))]
 
 
 def disk(image: Image) -> CrashFiles:
@@ -131,7 +131,7 @@ def flipped(data: bytes) -> Iterator[tuple[int, bytes]]:
         yield at, data[:at] + bytes((data[at] ^ 1 << at % 8,)) + data[at + 1 :]
 
 
-def segment_of(path: Path) -> Path:
+def find_segment(path: Path) -> Path:
     return next(path.glob("*.seg"))
 
 
@@ -143,8 +143,8 @@ def places(path: Path) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("sealed", [False, True])
 @pytest.mark.parametrize("plain", [False, True])
 def test_a_flipped_bit_anywhere_in_the_segment(plain: bool, sealed: bool) -> None:
-    image = image_of(plain=plain, sealed=sealed)
-    spans = spans_of(image)
+    image = build_image(plain=plain, sealed=sealed)
+    spans = read_spans(image)
     for at, broken in flipped(image[SEGMENT]):
         files = disk({**image, SEGMENT: broken})
         hit = {number for number, (start, end) in enumerate(spans, 1) if start <= at < end}
@@ -199,13 +199,13 @@ def test_a_truncation_that_was_never_promised_is_a_torn_write(image: Image, span
         assert (stats.size, stats.corrupt, stats.torn, stats.quarantined) == (4, 0, 1, 1), length
         assert files.size(FOLDER / SEGMENT) == start
         (kept,) = list_quarantine(FOLDER, files=files)
-        assert read_aside(kept.path, files)[1] == image[SEGMENT][start:length]
+        assert read_retained_file(kept.path, files)[1] == image[SEGMENT][start:length]
 
 
 def test_zeros_at_the_end_are_a_torn_write_of_nothing(copy: Callable[[], Path]) -> None:
     path = copy()
-    data = segment_of(path).read_bytes()
-    segment_of(path).write_bytes(data + bytes(5000))
+    data = find_segment(path).read_bytes()
+    find_segment(path).write_bytes(data + bytes(5000))
     found, stats = contents(path)
     assert found == {1, 3, 4, 5}
     assert (stats.torn, stats.quarantined) == (1, 0)
@@ -250,7 +250,7 @@ def test_marks_survive_a_damaged_header_copy(copy: Callable[[], Path]) -> None:
         data[len(SEGMENT_MAGIC) + 9] ^= 1
         file.write_bytes(data)
     with reopened(path) as spool:
-        assert spool.marks() == {"0": "5"}
+        assert spool.read_marks() == {"0": "5"}
         assert spool.stats().size == 4
 
 
@@ -262,7 +262,7 @@ def test_a_missing_middle_segment_is_counted_once(tmp_path: Path) -> None:
     segments = sorted(path.glob("*.seg"))
     assert len(segments) >= 4
     segments[1].unlink()
-    assert any(finding.records == 2 for finding in verify(path))
+    assert any(finding.records == 2 for finding in verify_spool(path))
     with reopened(path) as spool:
         assert (spool.stats().corrupt, spool.stats().size) == (2, 7)
         assert [record.id for record in spool.lease_many(20)] == [1, 2, 5, 6, 7, 8, 9]
@@ -281,7 +281,7 @@ def test_a_middle_segment_of_garbage_is_counted_once_and_kept(tmp_path: Path) ->
     segments[1].write_bytes(garbage)
     with reopened(path) as spool:
         assert (spool.stats().corrupt, spool.stats().size) == (2, 7)
-    assert read_aside(list_quarantine(path)[0].path)[1] == garbage
+    assert read_retained_file(list_quarantine(path)[0].path)[1] == garbage
     with reopened(path) as spool:
         assert (spool.stats().corrupt, spool.stats().size) == (0, 7)
 
@@ -301,10 +301,10 @@ def test_a_payload_that_is_a_segment_is_not_taken_for_one(tmp_path: Path, small:
     path = tmp_path / "spool"
     with Spool.open(options(path, compression="none"), background=False) as spool:
         spool.put(b"first")
-        spool.put(segment_of(small).read_bytes())
+        spool.put(find_segment(small).read_bytes())
         spool.put(b"last")
     start = places(path)[1][0]
-    file = segment_of(path)
+    file = find_segment(path)
     data = bytearray(file.read_bytes())
     data[start + 5] ^= 1
     file.write_bytes(data)
@@ -318,7 +318,7 @@ def test_damage_while_it_runs_costs_that_record_only(tmp_path: Path) -> None:
     with Spool.open(options(path, inmemory_blocks=0), background=False) as spool:
         for payload in PAYLOADS.values():
             spool.put(payload)
-        file = segment_of(path)
+        file = find_segment(path)
         at = vars(spool)["_state"].store.segments[0].offsets[2]
         data = bytearray(file.read_bytes())
         data[at + 70] ^= 1
@@ -338,7 +338,7 @@ def test_damage_while_it_is_leased_one_by_one_costs_that_record_only(tmp_path: P
     with Spool.open(options(path, inmemory_blocks=0), background=False) as spool:
         for payload in PAYLOADS.values():
             spool.put(payload)
-        file = segment_of(path)
+        file = find_segment(path)
         at = vars(spool)["_state"].store.segments[0].offsets[2]
         data = bytearray(file.read_bytes())
         data[at + 70] ^= 1
@@ -356,10 +356,10 @@ def test_a_scan_in_runs_finds_what_a_scan_one_by_one_finds(monkeypatch: pytest.M
     random = Random(5)
     for _ in range(150):
         image = damaged(random, mixed(random))
-        quick = [facts_of(each) for each in survey(disk(image), FOLDER)]
+        quick = [collect_facts(each) for each in scan_directory(disk(image), FOLDER)]
         with monkeypatch.context() as patched:
             patched.setattr("headrace.spool.scan.scan_run", no_run)
-            assert quick == [facts_of(each) for each in survey(disk(image), FOLDER)]
+            assert quick == [collect_facts(each) for each in scan_directory(disk(image), FOLDER)]
 
 
 def no_run(*_: object, **__: object) -> None:
@@ -404,25 +404,25 @@ def damaged(random: Random, image: Image) -> Image:
     return {**image, name: bytes(data)}
 
 
-def facts_of(each: Surveyed) -> tuple[object, ...]:
+def collect_facts(each: SegmentInventory) -> tuple[object, ...]:
     segment = each.segment
     index = (list(segment.offsets), list(segment.lengths), list(segment.charges), bytes(segment.states))
-    numbers = [segment.sequence_at(at) for at in range(len(segment))]
-    rest = (each.records, each.holes, each.gaps, each.parts, each.missing, each.lost_holes, each.torn)
+    numbers = [segment.get_sequence(at) for at in range(len(segment))]
+    rest = (each.records, each.unreadable, each.gaps, each.parts, each.missing, each.lost_ranges, each.torn)
     return (segment.path.name, *index, numbers, segment.size, segment.last, segment.live, segment.fresh, *rest)
 
 
 def test_a_release_whose_lease_a_power_loss_took_cancels_no_later_lease(image: Image) -> None:
     header = decode_header(image[SEGMENT], 1)
     assert header is not None
-    notes = encode_note(header.salt, Kind.RELEASED, 3) + encode_note(header.salt, Kind.LEASED, 3)
+    notes = encode_note(header.salt, NoteKind.RELEASED, 3) + encode_note(header.salt, NoteKind.LEASED, 3)
     with reopened(FOLDER, disk({**image, JOURNAL: image[JOURNAL] + notes})) as spool:
         assert {record.id: record.attempts for record in spool.lease_many(10)} == {1: 1, 3: 1, 4: 0, 5: 0}
 
 
 def test_a_newer_format_is_refused_and_left_alone(copy: Callable[[], Path]) -> None:
     path = copy()
-    file = segment_of(path)
+    file = find_segment(path)
     newer = bytearray(encode_header(1, 6, 0, 0, {}))
     half = len(newer) // 2
     newer[8] = 2
@@ -437,14 +437,14 @@ def test_a_newer_format_is_refused_and_left_alone(copy: Callable[[], Path]) -> N
 
 def test_verify_finds_what_is_wrong_and_changes_nothing(copy: Callable[[], Path]) -> None:
     path = copy()
-    assert verify(path) == []
+    assert verify_spool(path) == []
     start = places(copy())[3][0]
     path = copy()
-    data = bytearray(segment_of(path).read_bytes())
+    data = bytearray(find_segment(path).read_bytes())
     data[start + 80] ^= 1
-    segment_of(path).write_bytes(data)
-    findings = verify(path)
+    find_segment(path).write_bytes(data)
+    findings = verify_spool(path)
     assert sum(finding.records for finding in findings) == 1
     assert all(finding.grade == "problem" for finding in findings)
-    assert segment_of(path).read_bytes() == bytes(data)
+    assert find_segment(path).read_bytes() == bytes(data)
     assert not (path / "quarantine").exists()

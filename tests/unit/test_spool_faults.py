@@ -14,8 +14,8 @@ from random import Random
 import pytest
 
 from headrace.errors import SpoolBusy, SpoolDiskFull, SpoolFull, SpoolReadFailed, SpoolWriteFailed
-from headrace.spool.journal import Kind, encode_note
-from headrace.spool.record import NewRecord, Record
+from headrace.spool.journal import NoteKind, encode_note
+from headrace.spool.record import NewRecord, SpoolRecord
 from headrace.spool.segment import decode_header
 from headrace.spool.spool import DROPPED, Spool, SpoolOptions
 from tests.conftest import wait_until
@@ -42,11 +42,11 @@ def fill(spool: Spool, files: CrashFiles, count: int = 9) -> None:
     files.capacity = files.used()
 
 
-def names(records: list[Record]) -> list[int]:
+def names(records: list[SpoolRecord]) -> list[int]:
     return [int(record.payload[:1]) for record in records]
 
 
-def leased(spool: Spool) -> Record:
+def leased(spool: Spool) -> SpoolRecord:
     record = spool.lease()
     assert record is not None
     return record
@@ -102,7 +102,7 @@ def test_a_bad_sector_costs_its_record_in_the_end(monkeypatch: pytest.MonkeyPatc
     files.read_error = errno.EIO
     with pytest.raises(SpoolReadFailed):
         spool.lease()
-    monkeypatch.setattr("headrace.spool.leasing.PATIENCE_S", 0.0)
+    monkeypatch.setattr("headrace.spool.leasing.READ_ERROR_TIMEOUT_S", 0.0)
     assert spool.lease() is None
     assert (spool.stats().corrupt, spool.stats().size) == (9, 0)
     assert spool.stats().conserved
@@ -268,7 +268,7 @@ def test_a_put_that_the_disk_fails_raises_and_is_not_there(files: CrashFiles, fa
     with pytest.raises(SpoolWriteFailed, match="not accepted"):
         spool.put(b"1" + PAYLOAD, marks={"0": "1"})
     spool.put(b"2" + PAYLOAD, marks={"1": "2"})
-    assert spool.marks() == {"0": "0", "1": "2"}
+    assert spool.read_marks() == {"0": "0", "1": "2"}
     assert spool.stats().dropped == {"write_failed": 1}
     assert spool.stats().write_errors == 1
     assert names(spool.lease_many(5)) == [0, 2]
@@ -276,7 +276,7 @@ def test_a_put_that_the_disk_fails_raises_and_is_not_there(files: CrashFiles, fa
     files.lose_power(Random(1))
     with opened(files) as spool:
         assert names(spool.lease_many(5)) == [0, 2]
-        assert spool.marks() == {"0": "0", "1": "2"}
+        assert spool.read_marks() == {"0": "0", "1": "2"}
         assert spool.stats().corrupt == 0
 
 
@@ -365,7 +365,7 @@ def test_a_mark_does_not_speak_for_a_record_that_the_power_took(files: CrashFile
     for _ in range(2):
         with opened(files) as spool:
             assert names(spool.lease_many(5)) == [0, 2]
-            assert spool.marks() == {"0": "0"}
+            assert spool.read_marks() == {"0": "0"}
 
 
 # The process dies at a critical moment (each of these was found by `./hr chaos spool`)
@@ -379,7 +379,7 @@ def test_a_part_that_was_itself_replaced_does_not_come_again(files: CrashFiles) 
     assert leased(spool).id == one
     journal = files.folders[FOLDER].names["0000000000000001.notes"]
     spool.replace(one, [(b"3", "", {}), (b"4", "", {})])
-    journal.data = journal.data.replace(encode_note(salt_of_first(files), Kind.REPLACED, one), b"")
+    journal.data = journal.data.replace(encode_note(salt_of_first(files), NoteKind.REPLACED, one), b"")
     files.kill()
     with opened(files) as spool:
         assert names(spool.lease_many(9)) == [2, 3, 4]  # parts of a part come after its siblings
@@ -391,7 +391,7 @@ def test_notes_about_records_that_were_never_written_are_about_nobody(files: Cra
     and its next user must not count as acked."""
     opened(files).close()
     journal = files.folders[FOLDER].names["0000000000000001.notes"]
-    journal.data += encode_note(salt_of_first(files), Kind.ACKED, 1)
+    journal.data += encode_note(salt_of_first(files), NoteKind.ACKED, 1)
     with opened(files) as spool:
         assert spool.put(b"0") == 1
     with opened(files) as spool:
@@ -407,7 +407,7 @@ def salt_of_first(files: CrashFiles) -> int:
 def test_a_durable_record_is_leased_only_when_it_is_on_disk(files: CrashFiles) -> None:
     """Otherwise it could be delivered, be lost in a power loss, and be counted twice when it is put again."""
     spool = opened(files)
-    seen: list[Record | None] = []
+    seen: list[SpoolRecord | None] = []
     sync = files.sync
 
     def look_then_sync(handle: int) -> None:

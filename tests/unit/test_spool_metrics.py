@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace.spool.backoff import Backoff
 from headrace.spool.exporter import Exporter, ExporterOptions
 from headrace.spool.failover import Failover
-from headrace.spool.metrics import METRICS, Declared, SpoolCollector
+from headrace.spool.metrics import METRICS, SpoolCollector, SpoolMetricDeclaration
 from headrace.spool.spool import Spool, SpoolOptions
 from tests.conftest import wait_until
 from tests.exporting import Answer, HttpDestination, serving
@@ -23,7 +23,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "spool-metrics.md").r
 UNKNOWN_WHEN_EMPTY = {"headrace_spool_oldest_put_timestamp_seconds"}
 
 
-def row(each: Declared) -> str:
+def row(each: SpoolMetricDeclaration) -> str:
     labels = ", ".join(f"`{label}`" for label in each.all_labels)
     return f"| `{each.name}` | {each.kind} | {labels} | {each.help} |"
 

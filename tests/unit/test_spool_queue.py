@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import RecordTooLarge, SettingsError, SpoolBusy, SpoolClosed, SpoolFull, UnknownRecord
-from headrace.spool.record import NewRecord, Record
-from headrace.spool.spool import DROPPED, Spool, SpoolOptions, inspect, list_dead, list_quarantine, verify
+from headrace.spool.record import NewRecord, SpoolRecord
+from headrace.spool.spool import DROPPED, Spool, SpoolOptions, inspect_spool, list_dead, list_quarantine, verify_spool
 from tests.conftest import wait_until
 
 Opener = Callable[..., Spool]
@@ -44,7 +44,7 @@ def spool(request: pytest.FixtureRequest, spool_path: Path) -> Iterator[Spool]:
         assert each.stats().conserved
 
 
-def leased(spool: Spool) -> Record:
+def leased(spool: Spool) -> SpoolRecord:
     record = spool.lease()
     assert record is not None
     return record
@@ -141,7 +141,7 @@ def test_a_released_record_was_not_tried(spool: Spool) -> None:
 
 
 def test_a_put_wakes_who_waits(spool: Spool) -> None:
-    found: list[Record | None] = []
+    found: list[SpoolRecord | None] = []
     waiter = threading.Thread(target=lambda: found.append(spool.lease(timeout=None)))
     waiter.start()
     spool.put(b"a")
@@ -150,7 +150,7 @@ def test_a_put_wakes_who_waits(spool: Spool) -> None:
 
 
 def test_closing_wakes_who_waits(spool: Spool) -> None:
-    found: list[Record | None] = []
+    found: list[SpoolRecord | None] = []
     waiter = threading.Thread(target=lambda: found.append(spool.lease(timeout=None)))
     waiter.start()
     spool.close()
@@ -181,7 +181,7 @@ def test_marks_are_the_newest_of_each_key(spool: Spool) -> None:
     spool.put(b"a", marks={"0": "1-1", "1": "1-5"})
     spool.put(b"b", marks={"0": "2-1"})
     spool.put_many([NewRecord(b"c"), NewRecord(b"d")], marks={"2": "9-9"})
-    assert spool.marks() == {"0": "2-1", "1": "1-5", "2": "9-9"}
+    assert spool.read_marks() == {"0": "2-1", "1": "1-5", "2": "9-9"}
 
 
 def test_marks_outlive_acks_segments_and_restarts(opened: Opener) -> None:
@@ -195,7 +195,7 @@ def test_marks_outlive_acks_segments_and_restarts(opened: Opener) -> None:
     expected = {str(number): "once" for number in range(30)} | {"memory": "1", "0": "newest"}
     for _ in range(3):
         spool = opened(segment_size=4096)
-        assert spool.marks() == expected
+        assert spool.read_marks() == expected
         assert spool.stats().segments <= 3
 
 
@@ -241,7 +241,7 @@ def test_finished_segments_are_deleted_out_of_order(opened: Opener, spool_path: 
     spool = opened(segment_size=4096)
     assert spool.stats().corrupt == 0  # removed segments in between are no loss
     assert leased(spool).id == first.id
-    assert not verify(spool_path)
+    assert not verify_spool(spool_path)
 
 
 def test_poison_is_set_aside_with_its_reason(opened: Opener, spool_path: Path) -> None:
@@ -552,14 +552,14 @@ def test_a_live_directory_can_be_looked_at(opened: Opener, spool_path: Path) -> 
         spool.put(b"%d" % number, marks={"0": str(number)})
     spool.ack(leased(spool).id)
     steps: list[tuple[int, int]] = []
-    found = inspect(spool_path, progress=lambda done, total: steps.append((done, total)))
+    found = inspect_spool(spool_path, progress=lambda done, total: steps.append((done, total)))
     assert found.in_use
     assert (found.pending, found.newest_id, dict(found.marks)) == (2, 3, {"0": "2"})
     assert found.oldest_put_at is not None
     assert steps[-1][0] == steps[-1][1]
     assert list_quarantine(spool_path) == []
     spool.close()
-    assert not inspect(spool_path).in_use
+    assert not inspect_spool(spool_path).in_use
 
 
 def test_oldest_put_at_is_that_of_the_oldest_without_an_end(opened: Opener) -> None:

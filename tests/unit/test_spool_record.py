@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from headrace.spool.record import (
     HEADER_BYTES,
-    Part,
-    Unreadable,
+    RecordPart,
+    UnreadableRecord,
     decode_body,
-    decode_head,
     decode_record,
+    decode_record_header,
     encode,
     encode_void,
     pack_extras,
@@ -34,7 +34,7 @@ def test_what_went_in_comes_out(
 ) -> None:
     extras = pack_extras(token, meta, marks)
     data = encode(SALT, 5, payload, put_at_us=1_500_000, durable=4, extras=extras, compress=compress)
-    head = decode_head(data, 0, SALT)
+    head = decode_record_header(data, 0, SALT)
     assert head is not None
     assert (head.sequence, head.place, head.durable, head.length) == (5, 5, 4, len(data))
     body = decode_body(data, 0, head)
@@ -51,43 +51,43 @@ def test_compressed_only_where_it_pays() -> None:
 
 
 def test_every_flipped_bit_is_noticed() -> None:
-    extras = pack_extras("token", {"table": "x"}, {"0": "1-1"}, Part(3, 0, 2))
+    extras = pack_extras("token", {"table": "x"}, {"0": "1-1"}, RecordPart(3, 0, 2))
     data = encode(SALT, 5, b"payload " * 20, put_at_us=9, durable=4, extras=extras)
     for bit in range(len(data) * 8):
         broken = bytearray(data)
         broken[bit // 8] ^= 1 << bit % 8
         if bit // 8 >= HEADER_BYTES:
-            head = decode_head(bytes(broken), 0, SALT)
+            head = decode_record_header(bytes(broken), 0, SALT)
             assert head is not None
-            with pytest.raises(Unreadable):
+            with pytest.raises(UnreadableRecord):
                 decode_body(bytes(broken), 0, head)
         else:
-            assert decode_head(bytes(broken), 0, SALT) is None
+            assert decode_record_header(bytes(broken), 0, SALT) is None
         if bit // 8 < 4 or 4 <= bit // 8 < 8:
             continue  # magic and header check are for scans; a record found by the index has its own checksum
-        with pytest.raises(Unreadable):
+        with pytest.raises(UnreadableRecord):
             decode_record(bytes(broken), 0, len(broken), SALT, 0)
 
 
 def test_every_truncation_is_noticed() -> None:
     data = encode(SALT, 5, b"payload", put_at_us=9, durable=4)
     for length in range(len(data)):
-        with pytest.raises(Unreadable):
+        with pytest.raises(UnreadableRecord):
             decode_record(data[:length], 0, len(data), SALT, 0)
         if length < HEADER_BYTES:
-            assert decode_head(data[:length], 0, SALT) is None
+            assert decode_record_header(data[:length], 0, SALT) is None
 
 
 def test_a_record_of_another_segment_is_not_believed() -> None:
     data = encode(SALT + 1, 5, b"payload", put_at_us=9, durable=4)
-    assert decode_head(data, 0, SALT) is None
-    with pytest.raises(Unreadable):
+    assert decode_record_header(data, 0, SALT) is None
+    with pytest.raises(UnreadableRecord):
         decode_record(data, 0, len(data), SALT, 0)
 
 
 def test_a_void_stretch_tells_its_first_and_last_number_and_keeps_marks() -> None:
     data = encode_void(SALT, 10, 20, durable=9, marks={"0": "5-1"})
-    head = decode_head(data, 0, SALT)
+    head = decode_record_header(data, 0, SALT)
     assert head is not None
     assert head.is_void
     assert (head.place, head.sequence) == (10, 20)

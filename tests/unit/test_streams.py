@@ -8,32 +8,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.streams import configured
+from headrace.cli.streams import list_watched_groups
 from headrace.errors import SettingsError
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.job import NewJob
-from headrace.settings import load
+from headrace.settings import load_settings
+from headrace.streams.codec import StreamCodec, UndecodableEntry
 from headrace.streams.ids import time_of
-from headrace.streams.jobs import Codec, Undecodable
-from headrace.streams.keys import GroupKeys, is_ours
-from headrace.streams.scripts import Survey
-from headrace.streams.watch import Gauges, gauges, totals
+from headrace.streams.keys import GroupKeys, is_headrace_stream
+from headrace.streams.scripts import GroupSnapshot
+from headrace.streams.watcher import GroupGauges, compute_gauges, compute_totals
 
 NOW = 1_800_000_000_000
-SURVEY = Survey(NOW * 1000, 5, 4, f"{NOW - 9000}-0", 3, 1, NOW - 20_000, 100, 60, False, [0] * len(COUNT_COLUMN), [])
+SURVEY = GroupSnapshot(
+    NOW * 1000, 5, 4, f"{NOW - 9000}-0", 3, 1, NOW - 20_000, 100, 60, False, [0] * len(COUNT_COLUMN), []
+)
 
 
 @given(st.binary(max_size=50), st.integers(1, 1000))
 def test_a_job_reads_as_it_was_written(payload: bytes, attempts: int) -> None:
     job = NewJob("tásk", payload, max_attempts=attempts)
-    assert Codec().read("1-0", {b"json": Codec().write(job).encode()}) == job
+    assert StreamCodec().decode("1-0", {b"json": StreamCodec().encode(job).encode()}) == job
 
 
 @given(st.binary(max_size=60))
 def test_anything_is_a_job_or_undecodable(raw: bytes) -> None:
     try:
-        job = Codec().read("1-0", {b"json": raw})
-    except Undecodable:
+        job = StreamCodec().decode("1-0", {b"json": raw})
+    except UndecodableEntry:
         return  # and nothing else is raised
     assert job.task
 
@@ -48,14 +50,14 @@ def test_anything_is_a_job_or_undecodable(raw: bytes) -> None:
     ],
 )
 def test_payloads_of_other_applications(text: str, payload: bytes) -> None:
-    assert Codec().read("1-0", {b"json": text.encode()}).payload == payload
+    assert StreamCodec().decode("1-0", {b"json": text.encode()}).payload == payload
 
 
 def test_an_entry_without_an_id_of_its_own_is_known_by_the_entrys() -> None:
-    codec = Codec("body", "kind", "key", max_attempts=3)
-    job = codec.read("5-1", {b"body": b'{"kind": "a", "max_attempts": true}'})
+    codec = StreamCodec("body", "kind", "key", max_attempts=3)
+    job = codec.decode("5-1", {b"body": b'{"kind": "a", "max_attempts": true}'})
     assert (job.id, job.task, job.max_attempts) == ("5-1", "a", 3)
-    assert codec.read("5-1", {b"body": b'{"kind": "a", "key": "mine", "max_attempts": 0}'}).max_attempts == 1
+    assert codec.decode("5-1", {b"body": b'{"kind": "a", "key": "mine", "max_attempts": 0}'}).max_attempts == 1
 
 
 def test_ids_are_times_only_if_they_can_be() -> None:
@@ -63,37 +65,37 @@ def test_ids_are_times_only_if_they_can_be() -> None:
 
 
 def test_entries_that_wait_to_be_tried_again_are_not_running() -> None:
-    assert gauges(SURVEY) == Gauges(depth=6, scheduled=2, running=1, oldest_ms=NOW - 20_000)
-    assert gauges(replace(SURVEY, undelivered=None)) is None
+    assert compute_gauges(SURVEY) == GroupGauges(depth=6, scheduled=2, running=1, oldest_ms=NOW - 20_000)
+    assert compute_gauges(replace(SURVEY, undelivered=None)) is None
     empty = replace(SURVEY, undelivered=0, pending=0, first_undelivered="", waiting=0, due=0, due_since_ms=None)
-    assert gauges(empty) == Gauges(0, 0, 0, None)
+    assert compute_gauges(empty) == GroupGauges(0, 0, 0, None)
 
 
-def test_what_nobody_can_know_of_a_foreign_group_is_not_told() -> None:
-    assert totals(SURVEY) == {Op.ENQUEUE: 100, Op.DEQUEUE: 60, Op.ACK: 56}
-    assert totals(replace(SURVEY, entries_read=None)) == {Op.ENQUEUE: 100}
-    assert Op.ACK not in totals(replace(SURVEY, entries_read=1))
+def test_unknown_totals_of_a_foreign_group_are_not_emitted() -> None:
+    assert compute_totals(SURVEY) == {Op.ENQUEUE: 100, Op.DEQUEUE: 60, Op.ACK: 56}
+    assert compute_totals(replace(SURVEY, entries_read=None)) == {Op.ENQUEUE: 100}
+    assert Op.ACK not in compute_totals(replace(SURVEY, entries_read=1))
 
 
-def test_what_our_workers_counted_is_told() -> None:
+def test_totals_counted_by_headrace_workers_are_emitted() -> None:
     counts = {Op.DEQUEUE: 9, Op.ACK: 7, Op.REDRIVE: 2}
-    told = totals(replace(SURVEY, counted=True, counts=[counts.get(op, 0) for op in COUNT_COLUMN]))
+    told = compute_totals(replace(SURVEY, counted=True, counts=[counts.get(op, 0) for op in COUNT_COLUMN]))
     assert told[Op.ENQUEUE] == 98  # a redriven entry was added again, and is no new job
     assert (told[Op.DEQUEUE], told[Op.ACK], told[Op.NACK]) == (9, 7, 0)
 
 
-def test_our_own_streams_are_told_apart() -> None:
-    assert is_ours("hr:{0}:metrics")
-    assert is_ours(GroupKeys("jobs", "workers").dead)
-    assert is_ours(GroupKeys("jobs", "a:b").samples)
-    assert not is_ours("browser:jobs")
-    assert not is_ours("acme:hr:jobs")  # of a department
+def test_streams_of_headrace_are_recognised() -> None:
+    assert is_headrace_stream("hr:{0}:metrics")
+    assert is_headrace_stream(GroupKeys("jobs", "workers").dead)
+    assert is_headrace_stream(GroupKeys("jobs", "a:b").samples)
+    assert not is_headrace_stream("browser:jobs")
+    assert not is_headrace_stream("acme:hr:jobs")  # of a department
 
 
 def test_the_streams_of_the_settings() -> None:
-    loaded = load({"streams.watch": "jobs/workers, a/b/c"}, {}, None).settings
-    assert configured(loaded) == [("jobs", "workers"), ("a/b", "c")]
-    assert configured(load({}, {}, None).settings) == []
+    loaded = load_settings({"streams.watch": "jobs/workers, a/b/c"}, {}, None).settings
+    assert list_watched_groups(loaded) == [("jobs", "workers"), ("a/b", "c")]
+    assert list_watched_groups(load_settings({}, {}, None).settings) == []
     for bad in ({"streams.watch": "jobs"}, {"streams.lease": "4s"}, {"streams.maxlen": 200_000}):
         with pytest.raises(SettingsError):
-            load(bad, {}, None)
+            load_settings(bad, {}, None)

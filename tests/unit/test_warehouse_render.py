@@ -6,15 +6,15 @@ import re
 
 import pytest
 
-from headrace.warehouse.migrate import migrations, script
-from headrace.warehouse.sql import QUERIES, query_text
+from headrace.warehouse.migrate import load_migrations, render_schema
+from headrace.warehouse.sql import QUERIES, render_query
 from headrace.warehouse.tiers import TABLES
 
-ALONE = script("history")
-TOGETHER = script("history", "prod-1")
+ALONE = render_schema("history")
+TOGETHER = render_schema("history", "prod-1")
 
 
-def sql_of(statement: str) -> str:
+def strip_comments(statement: str) -> str:
     return re.sub(r"--.*", "", statement)
 
 
@@ -32,7 +32,7 @@ def test_on_a_cluster_everything_is_created_everywhere(statement: str) -> None:
 
 @pytest.mark.parametrize("statement", TOGETHER, ids=named)
 def test_on_a_cluster_every_table_is_replicated_and_remembers_tokens_for_a_week(statement: str) -> None:
-    text = sql_of(statement)
+    text = strip_comments(statement)
     assert "non_replicated" not in text
     engines = re.findall(r"ENGINE = (\w+)\('([^']*)', '([^']*)'\)", text)
     assert len(engines) == len(re.findall(r"\bENGINE\b|MergeTree\b", text)) / 2
@@ -55,17 +55,17 @@ def test_one_server_and_a_cluster_have_the_same_things() -> None:
 
 
 def test_a_cluster_does_not_change_what_a_file_is_known_by() -> None:
-    before = [each.checksum for each in migrations()]
-    for each in migrations():
+    before = [each.checksum for each in load_migrations()]
+    for each in load_migrations():
         each.statements("history", "prod-1")
-    assert [each.checksum for each in migrations()] == before
+    assert [each.checksum for each in load_migrations()] == before
 
 
 def test_everything_that_is_inserted_into_remembers_tokens() -> None:
     made = [statement for statement in ALONE if "ENGINE" in statement and "schema_migrations" not in statement]
     assert len(made) == len(TABLES) + 7
     for statement in made:
-        assert "non_replicated_deduplication_window = 10000" in sql_of(statement), named(statement)
+        assert "non_replicated_deduplication_window = 10000" in strip_comments(statement), named(statement)
 
 
 def test_views_pass_generation_0_only() -> None:
@@ -92,7 +92,7 @@ OF_GENERATIONS = {"any_rows", "history_windows", "highest_generation"}
 )
 def test_a_query_of_a_tier_reads_one_generation_and_asks_for_it_once(name: str) -> None:
     """For each read of a tier; queries of other tables have no generation."""
-    text = query_text(name, table="queue_metrics_5s_v1", value="1")
+    text = render_query(name, table="queue_metrics_5s_v1", value="1")
     reads = len(re.findall(rf"\b(?:FROM|JOIN) (?:{'|'.join(TABLES)})\b", text))
     assert bool(reads) == ("FROM history_windows_v1" in text)
     assert text.count("FROM history_windows_v1") <= reads
@@ -101,4 +101,4 @@ def test_a_query_of_a_tier_reads_one_generation_and_asks_for_it_once(name: str) 
 
 def test_a_part_that_is_unknown_is_refused() -> None:
     with pytest.raises(KeyError, match="value"):
-        query_text("top_queues", table="t")
+        render_query("top_queues", table="t")

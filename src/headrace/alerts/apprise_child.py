@@ -20,7 +20,7 @@ import sysconfig
 from typing import Any, NoReturn
 
 from headrace.alerts.channel_policy import LOCAL_SCHEMES, find_file_parameter
-from headrace.webhook.guard import AddressPolicy, refusal
+from headrace.webhook.guard import AddressPolicy, describe_refusal
 
 PR_SET_NO_NEW_PRIVS = 38
 LIMITS = {
@@ -39,7 +39,7 @@ LOCAL_EVENTS = (
     *("os.kill", "shutil.", "sqlite3.", "tempfile.", "signal."),
 )
 """Prefixes of audit events that act on this machine."""
-LOCAL = "this plugin would act on the server's own machine"
+LOCAL_ACTION = "this plugin would act on the server's own machine"
 
 refused: list[str] = []
 
@@ -68,8 +68,8 @@ class ConnectionGuard:
         self._listed: set[str] = set()
 
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "socket.getaddrinfo" and self._policy.names(_text(arguments[0])):
-            self._listed.add(_text(arguments[0]))
+        if event == "socket.getaddrinfo" and self._policy.is_allowed_host(_decode_host(arguments[0])):
+            self._listed.add(_decode_host(arguments[0]))
         elif event in SENDS:
             self._check(*arguments[:2])
 
@@ -77,14 +77,14 @@ class ConnectionGuard:
         if address is None:  # sendmsg on a connected socket
             return
         if made.family not in (socket.AF_INET, socket.AF_INET6) or not isinstance(address, tuple):
-            _refuse(LOCAL)
-        host = _text(address[0])
+            _refuse(LOCAL_ACTION)
+        host = _decode_host(address[0])
         try:
-            is_allowed = self._policy.allows(host)
+            is_allowed = self._policy.is_allowed_address(host)
         except ValueError:
             _refuse(f"{host} is not an address: names must be resolved before connecting")
-        if not is_allowed and not any(host in _addresses(name) for name in set(self._listed)):
-            _refuse(refusal(host, host, self._policy))
+        if not is_allowed and not any(host in _resolve_addresses(name) for name in set(self._listed)):
+            _refuse(describe_refusal(host, host, self._policy))
 
 
 class MachineGuard:
@@ -103,7 +103,7 @@ class MachineGuard:
         if event == "open":
             self._check(arguments[0], arguments[2])
         elif event.startswith(LOCAL_EVENTS):
-            _refuse(LOCAL)
+            _refuse(LOCAL_ACTION)
 
     def _check(self, path: Any, flags: int) -> None:
         if isinstance(path, int):  # an open file descriptor
@@ -119,11 +119,11 @@ def _refuse(why: str) -> NoReturn:
     raise PermissionError(why)
 
 
-def _text(host: Any) -> str:
+def _decode_host(host: Any) -> str:
     return host.decode("ascii", "replace") if isinstance(host, bytes | bytearray) else str(host)
 
 
-def _addresses(name: str) -> set[str]:
+def _resolve_addresses(name: str) -> set[str]:
     return {str(each[4][0]) for each in socket.getaddrinfo(name, None)}
 
 
@@ -161,7 +161,7 @@ def main() -> int:
         return 1
     scheme = str(getattr(target, "schema", "")).lower()
     if scheme in LOCAL_SCHEMES or scheme not in given["schemes"]:
-        print(LOCAL if scheme in LOCAL_SCHEMES else f"{scheme}:// is not allowed")
+        print(LOCAL_ACTION if scheme in LOCAL_SCHEMES else f"{scheme}:// is not allowed")
         return 1
     sender = apprise.Apprise()
     sender.add(target)

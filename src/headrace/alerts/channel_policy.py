@@ -19,7 +19,7 @@ LOCAL_SCHEMES = frozenset({"dbus", "kde", "qt", "glib", "gio", "gnome", "macosx"
 FILE_PARAMETERS = frozenset({"template", "keyfile", "subfile"})
 """Parameters of Apprise URLs that some plugin reads as file names, in addition to those that start with `pgp`."""
 
-ANY = "*"
+ANY_DOMAIN = "*"
 
 
 @dataclass(frozen=True)
@@ -28,30 +28,30 @@ class ChannelPolicy:
     email_domains: Mapping[str, Collection[str]]  # organisation → domains in lower case; ANY stands for all others
 
     @classmethod
-    def of(cls, settings: AlertsSettings) -> ChannelPolicy:
+    def from_settings(cls, settings: AlertsSettings) -> ChannelPolicy:
         domains = settings.email_domains
         if domains is None:
-            domains = {ANY: (settings.email_from.rpartition("@")[2],)}
+            domains = {ANY_DOMAIN: (settings.email_from.rpartition("@")[2],)}
         lowered = {org: frozenset(domain.lower() for domain in named) for org, named in domains.items()}
         return cls(frozenset(settings.apprise_schemes), lowered)
 
     def find_problem(self, kind: str, config: Mapping[str, Any], org: str) -> str | None:
         """Return why an organisation may not have a channel of this type and configuration; None if it may."""
         if kind == "apprise":
-            return self._apprise_problem(config["url"])
-        return self._email_problem(config["to"], org) if kind == "email" else None
+            return self._find_apprise_problem(config["url"])
+        return self._find_email_problem(config["to"], org) if kind == "email" else None
 
-    def _email_problem(self, recipients: Sequence[str], org: str) -> str | None:
-        allowed = self.email_domains.get(org, self.email_domains.get(ANY, ()))
+    def _find_email_problem(self, recipients: Sequence[str], org: str) -> str | None:
+        allowed = self.email_domains.get(org, self.email_domains.get(ANY_DOMAIN, ()))
         refused = [each for each in recipients if each.rpartition("@")[2].lower() not in allowed]
-        if not refused or ANY in allowed:
+        if not refused or ANY_DOMAIN in allowed:
             return None
         return (
             f"mail to {refused[0]} is not allowed: the operator allows this organisation "
             f"{', '.join(sorted(allowed)) or 'no domain'} (alerts.email_domains)"
         )
 
-    def _apprise_problem(self, url: str) -> str | None:
+    def _find_apprise_problem(self, url: str) -> str | None:
         match = re.match(r"([A-Za-z0-9]+)://", url)
         if not match:
             return "url must begin with an Apprise scheme, such as tgram://"
@@ -65,7 +65,7 @@ class ChannelPolicy:
         return None
 
 
-DEFAULT_POLICY = ChannelPolicy.of(AlertsSettings())
+DEFAULT_POLICY = ChannelPolicy.from_settings(AlertsSettings())
 
 
 def find_file_parameter(url: str) -> str | None:

@@ -15,16 +15,16 @@ from urllib.parse import urlsplit
 from headrace.alerts.channel_policy import DEFAULT_POLICY, ChannelPolicy
 from headrace.alerts.records import Channel
 from headrace.alerts.rules import InvalidRule
-from headrace.model.names import EnvRef, name_problem
-from headrace.webhook.guard import checked_url
+from headrace.model.names import EnvRef, find_name_problem
+from headrace.webhook.guard import validate_url
 
 TYPES = ("slack", "email", "webhook", "apprise")
-FIELDS = {"slack": {"url"}, "email": {"to"}, "webhook": {"url", "secret"}, "apprise": {"url"}}
-COMMON = {"name", "type", "health", "enabled"}
+FIELDS_BY_TYPE = {"slack": {"url"}, "email": {"to"}, "webhook": {"url", "secret"}, "apprise": {"url"}}
+COMMON_FIELDS = {"name", "type", "health", "enabled"}
 MAX_RECIPIENTS = 20
 MAX_URL = 2000
 MIN_SECRET, MAX_SECRET = 16, 500
-MAIL = re.compile(r"[^\s@<>,;:\"()\[\]\\]+@[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
+EMAIL_PATTERN = re.compile(r"[^\s@<>,;:\"()\[\]\\]+@[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 
 def make_channel(
@@ -40,14 +40,14 @@ def make_channel(
     """
     kind = given.get("type", before.type if before else None)
     if kind not in TYPES:
-        raise _wrong(given, f"type must be one of {', '.join(TYPES)}")
-    if unknown := given.keys() - COMMON - FIELDS[kind]:
-        raise _wrong(given, f"unknown field for type {kind}: {', '.join(sorted(unknown))}")
+        raise _invalid_channel(given, f"type must be one of {', '.join(TYPES)}")
+    if unknown := given.keys() - COMMON_FIELDS - FIELDS_BY_TYPE[kind]:
+        raise _invalid_channel(given, f"unknown field for type {kind}: {', '.join(sorted(unknown))}")
     name: Any = given.get("name", before.name if before else "")
-    if problem := name_problem(name) if isinstance(name, str) else "must be text":
-        raise _wrong(given, f"name {problem}")
+    if problem := find_name_problem(name) if isinstance(name, str) else "must be text":
+        raise _invalid_channel(given, f"name {problem}")
     kept = before.config if before and before.type == kind else {}
-    config = {**kept, **{key: given[key] for key in FIELDS[kind] if given.get(key) is not None}}
+    config = {**kept, **{key: given[key] for key in FIELDS_BY_TYPE[kind] if given.get(key) is not None}}
     new_secret = None
     if kind == "webhook" and "secret" not in config:
         config["secret"] = new_secret = secrets.token_hex(32)
@@ -55,18 +55,18 @@ def make_channel(
     # A channel that is no longer allowed can still be renamed and disabled; its messages are refused when sent.
     is_new = before is None or before.type != kind or before.config != config
     if is_new and (problem := policy.find_problem(kind, config, tenant.org)):
-        raise _wrong(given, problem)
+        raise _invalid_channel(given, problem)
     flags = {flag: given.get(flag, getattr(before, flag) if before else flag == "enabled") for flag in FLAGS}
     if not all(isinstance(flag, bool) for flag in flags.values()):
-        raise _wrong(given, "health and enabled must be true or false")
+        raise _invalid_channel(given, "health and enabled must be true or false")
     where = (tenant.org, tenant.project, tenant.env)
-    return Channel(channel_id, *where, name, kind, config, target_of(kind, config), **flags), new_secret
+    return Channel(channel_id, *where, name, kind, config, mask_target(kind, config), **flags), new_secret
 
 
 FLAGS = ("health", "enabled")
 
 
-def target_of(kind: str, config: Mapping[str, Any]) -> str:
+def mask_target(kind: str, config: Mapping[str, Any]) -> str:
     """Return the destination of a channel without its secrets."""
     if kind == "email":
         return ", ".join(config["to"])
@@ -80,22 +80,22 @@ def _check(given: Mapping[str, Any], kind: str, config: Mapping[str, Any]) -> No
     if kind == "email":
         to: Any = config.get("to")
         if not isinstance(to, list) or not 0 < len(to) <= MAX_RECIPIENTS:
-            raise _wrong(given, f"to must be a list of 1 to {MAX_RECIPIENTS} addresses")
-        if bad := [one for one in to if not isinstance(one, str) or not MAIL.fullmatch(one)]:
-            raise _wrong(given, f"{bad[0]!r} is not an email address")
+            raise _invalid_channel(given, f"to must be a list of 1 to {MAX_RECIPIENTS} addresses")
+        if bad := [one for one in to if not isinstance(one, str) or not EMAIL_PATTERN.fullmatch(one)]:
+            raise _invalid_channel(given, f"{bad[0]!r} is not an email address")
         return
     url: Any = config.get("url")
     if not isinstance(url, str) or not 0 < len(url) <= MAX_URL or not url.isprintable():
-        raise _wrong(given, f"url must be text of 1 to {MAX_URL} printable characters")
+        raise _invalid_channel(given, f"url must be text of 1 to {MAX_URL} printable characters")
     if kind != "apprise":
         try:
-            checked_url(url)
+            validate_url(url)
         except ValueError as error:
-            raise _wrong(given, f"url {error}") from None
+            raise _invalid_channel(given, f"url {error}") from None
     secret: Any = config.get("secret", "x" * MIN_SECRET)
     if not isinstance(secret, str) or not MIN_SECRET <= len(secret) <= MAX_SECRET or not secret.isprintable():
-        raise _wrong(given, f"secret must be text of {MIN_SECRET} to {MAX_SECRET} printable characters")
+        raise _invalid_channel(given, f"secret must be text of {MIN_SECRET} to {MAX_SECRET} printable characters")
 
 
-def _wrong(given: Mapping[str, Any], why: str) -> InvalidRule:
+def _invalid_channel(given: Mapping[str, Any], why: str) -> InvalidRule:
     return InvalidRule(f"Invalid channel {given.get('name', '')!r}: {why}. Nothing was changed.")

@@ -13,27 +13,34 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
-from headrace.alerts.health import FAILING_AFTER, LOSS_S, OWN_RULES, health_values
-from headrace.alerts.journal import Decided, States, lock_orphans, lock_states, rule_of_incident, write
-from headrace.alerts.lease import Lease
-from headrace.alerts.machine import Phase, Values, evaluate, resolve
-from headrace.alerts.problems import recent_problems, recent_server_events
-from headrace.alerts.records import Silence, enabled_rules, failing_channels, list_silences, revision
-from headrace.alerts.rules import Metric, Rule
-from headrace.alerts.samples import Cut, Measured, cuts, tier_of
+from headrace.alerts.lease import EvaluatorLease
+from headrace.alerts.meta_rules import FAILING_AFTER, LOSS_WINDOW_S, META_RULES, compute_meta_rule_values
+from headrace.alerts.problems import list_recent_problems, list_recent_server_events
+from headrace.alerts.records import Silence, list_enabled_rules, list_failing_channels, list_silences, read_revision
+from headrace.alerts.rule_values import EnvironmentMeasurements, TierReadPlan, choose_tier, plan_tier_reads
+from headrace.alerts.rules import Rule, RuleMetric
+from headrace.alerts.state_machine import Phase, Values, evaluate, resolve_state
+from headrace.alerts.state_store import (
+    AlertChanges,
+    States,
+    load_incident_rule,
+    lock_orphans,
+    lock_states,
+    write_changes,
+)
 from headrace.errors import HeadraceError
 from headrace.model.names import EnvRef
-from headrace.postgres.connect import Pool, connection
+from headrace.postgres.connect import Pool, transaction
 from headrace.warehouse import alert_samples
-from headrace.warehouse.alert_samples import Progress
+from headrace.warehouse.alert_samples import PipelineProgress
 from headrace.warehouse.connect import Client
-from headrace.warehouse.reads import Columns, HistoryTooSlow, Reads
+from headrace.warehouse.query_runner import Columns, HistoryTooSlow, QueryRunner
 
 log = logging.getLogger(__name__)
 
 ENVIRONMENTS_AT_ONCE = 100
 ORPHANS_AT_ONCE = 1000
-ORPHANED = "the rule was deleted or disabled"
+ORPHAN_REASON = "the rule was deleted or disabled"
 
 
 @dataclass(frozen=True)
@@ -43,7 +50,7 @@ class EvaluatorOptions:
 
 
 @dataclass
-class Round:
+class EvaluationReport:
     """Counts of one evaluation, for logs and metrics."""
 
     rules: int = 0
@@ -56,27 +63,27 @@ class Round:
     unreachable: bool = False  # ClickHouse does not answer; further queries are skipped
 
 
-class CountedReads(Reads):
+class CountingQueryRunner(QueryRunner):
     """Query runner that counts its queries."""
 
-    def __init__(self, client: Client, timeout_s: float, round_: Round) -> None:
+    def __init__(self, client: Client, timeout_s: float, round_: EvaluationReport) -> None:
         super().__init__(client, timeout_s)
-        self._round = round_
+        self._report = round_
 
-    def ask(self, query: str, parameters: Mapping[str, Any], threads: int = 0) -> Columns:
-        self._round.queries += 1
-        return super().ask(query, parameters, threads)
+    def run(self, query: str, parameters: Mapping[str, Any], threads: int = 0) -> Columns:
+        self._report.queries += 1
+        return super().run(query, parameters, threads)
 
 
 @dataclass
-class Environment:
+class EnvironmentRules:
     """Enabled rules of one environment, grouped by the values they need."""
 
     ref: EnvRef
     rules: list[Rule]
 
     def __post_init__(self) -> None:
-        self.cuts = cuts(self.rules)
+        self.read_plans = plan_tier_reads(self.rules)
         groups: dict[tuple[str, str, int], list[Rule]] = {}
         for rule in self.rules:
             groups.setdefault((rule.metric, rule.percentile, rule.window_s), []).append(rule)
@@ -87,7 +94,7 @@ class Evaluator:
     """Evaluates all rules. `connect` opens a ClickHouse client on first use and again after a failure."""
 
     def __init__(
-        self, pool: Pool, lease: Lease, connect: Callable[[], Client], options: EvaluatorOptions | None = None
+        self, pool: Pool, lease: EvaluatorLease, connect: Callable[[], Client], options: EvaluatorOptions | None = None
     ) -> None:
         self._pool = pool
         self._lease = lease
@@ -95,150 +102,154 @@ class Evaluator:
         self._options = options or EvaluatorOptions()
         self._client: Client | None = None
         self._revision: int | None = None
-        self._environments: list[Environment] = []
-        self._began_ms: int | None = None  # time of the first evaluation
+        self._environments: list[EnvironmentRules] = []
+        self._started_ms: int | None = None  # time of the first evaluation
 
-    def run_once(self, now_ms: int) -> Round:
+    def run_once(self, now_ms: int) -> EvaluationReport:
         """Evaluate all rules and write the changes.
 
         Raises EvaluatorFenced, or ServiceUnavailable without PostgreSQL. A ClickHouse failure is part of the report.
         """
-        done = Round()
-        self._began_ms = now_ms if self._began_ms is None else self._began_ms
-        silences = self._refresh(datetime.fromtimestamp(now_ms / 1000, UTC))
-        progress = self._progress(done, now_ms)
+        done = EvaluationReport()
+        self._started_ms = now_ms if self._started_ms is None else self._started_ms
+        silences = self._load_rules_and_silences(datetime.fromtimestamp(now_ms / 1000, UTC))
+        progress = self._read_progress(done, now_ms)
         watermark_ms = progress.watermark_ms if progress else None
         done.lag_ms = None if watermark_ms is None else max(0, now_ms - watermark_ms)
-        for batch in _batches(self._environments):
-            measured = self._measure(done, batch, now_ms, watermark_ms) if self._is_known(done) else None
-            self._judge(done, batch, measured, now_ms, progress, silences)
-        self._judge_health(done, progress, now_ms)
+        for batch in _batch_environments(self._environments):
+            measured = self._measure(done, batch, now_ms, watermark_ms) if self._is_history_fresh(done) else None
+            self._evaluate_batch(done, batch, measured, now_ms, progress, silences)
+        self._evaluate_meta_rules(done, progress, now_ms)
         self._resolve_orphans(done, now_ms)
         return done
 
-    def _refresh(self, now: datetime) -> dict[EnvRef, list[Silence]]:
+    def _load_rules_and_silences(self, now: datetime) -> dict[EnvRef, list[Silence]]:
         """Reload the rules if any has changed, and return the current silences by environment."""
-        with connection(self._pool) as conn:
-            newest = revision(conn)
+        with transaction(self._pool) as conn:
+            newest = read_revision(conn)
             if newest != self._revision:
                 self._environments = [
-                    Environment(ref, rules)
-                    for ref, every in groupby(enabled_rules(conn), lambda rule: rule.environment)
+                    EnvironmentRules(ref, rules)
+                    for ref, every in groupby(list_enabled_rules(conn), lambda rule: rule.environment)
                     if (rules := list(every))
                 ]
                 self._revision = newest
             silences = list_silences(conn, at=now)
-        return {ref: list(every) for ref, every in groupby(sorted(silences, key=_where), _where)}
+        return {ref: list(every) for ref, every in groupby(sorted(silences, key=_get_silence_env), _get_silence_env)}
 
-    def _reads(self, done: Round) -> Reads:
+    def _make_query_runner(self, done: EvaluationReport) -> QueryRunner:
         if self._client is None:
             self._client = self._connect()
-        return CountedReads(self._client, self._options.query_timeout_s, done)
+        return CountingQueryRunner(self._client, self._options.query_timeout_s, done)
 
-    def _progress(self, done: Round, now_ms: int) -> Progress | None:
+    def _read_progress(self, done: EvaluationReport, now_ms: int) -> PipelineProgress | None:
         """Return the pipeline's progress; None if ClickHouse does not answer."""
         try:
-            return alert_samples.progress(self._reads(done), now_ms - LOSS_S * 1000)
+            return alert_samples.read_progress(self._make_query_runner(done), now_ms - LOSS_WINDOW_S * 1000)
         except Exception as error:  # any failure leaves the values unknown and must be reported
-            self._failed(done, error)
+            self._record_failure(done, error)
             return None
 
-    def _is_known(self, done: Round) -> bool:
+    def _is_history_fresh(self, done: EvaluationReport) -> bool:
         return not done.unreachable and done.lag_ms is not None and done.lag_ms <= self._options.max_lag_s * 1000
 
     def _measure(
-        self, done: Round, batch: Sequence[Environment], now_ms: int, watermark_ms: int | None
-    ) -> dict[tuple[EnvRef, str], Measured] | None:
+        self, done: EvaluationReport, batch: Sequence[EnvironmentRules], now_ms: int, watermark_ms: int | None
+    ) -> dict[tuple[EnvRef, str], EnvironmentMeasurements] | None:
         assert watermark_ms is not None, "history is known"
         horizon_ms = min(now_ms, watermark_ms)
         try:
             return {
                 key: measured
-                for cut in batch[0].cuts
-                for key, measured in self._read_cut(done, cut, [each.ref for each in batch], horizon_ms).items()
+                for cut in batch[0].read_plans
+                for key, measured in self._read_tier(done, cut, [each.ref for each in batch], horizon_ms).items()
             }
         except Exception as error:  # any failure leaves the values unknown and must be reported
-            self._failed(done, error)
+            self._record_failure(done, error)
             return None
 
-    def _read_cut(
-        self, done: Round, cut: Cut, envs: Sequence[EnvRef], horizon_ms: int
-    ) -> dict[tuple[EnvRef, str], Measured]:
-        reads, end_s = self._reads(done), cut.end_s(horizon_ms)
-        starts_s = cut.starts_s(end_s)
-        pieces_by_queue = alert_samples.pieces(reads, cut.tier, envs, starts_s, end_s, histograms=cut.histograms)
-        left = alert_samples.carried(reads, envs, starts_s[0]) if cut.gauges else {}
-        pieces: dict[EnvRef, dict[str, list[alert_samples.Piece]]] = {env: {} for env in envs}
-        carried: dict[EnvRef, dict[str, alert_samples.Carried | None]] = {env: {} for env in envs}
+    def _read_tier(
+        self, done: EvaluationReport, cut: TierReadPlan, envs: Sequence[EnvRef], horizon_ms: int
+    ) -> dict[tuple[EnvRef, str], EnvironmentMeasurements]:
+        reads, end_s = self._make_query_runner(done), cut.compute_end_s(horizon_ms)
+        starts_s = cut.compute_starts_s(end_s)
+        pieces_by_queue = alert_samples.read_window_pieces(
+            reads, cut.tier, envs, starts_s, end_s, histograms=cut.histograms
+        )
+        left = alert_samples.read_carried_gauges(reads, envs, starts_s[0]) if cut.gauges else {}
+        pieces: dict[EnvRef, dict[str, list[alert_samples.WindowPiece]]] = {env: {} for env in envs}
+        carried: dict[EnvRef, dict[str, alert_samples.CarriedGauges | None]] = {env: {} for env in envs}
         for ref, each in pieces_by_queue.items():
             pieces[ref.environment][ref.queue] = each
         for ref, each in left.items():
             carried[ref.environment][ref.queue] = each
-        return {(env, cut.tier.name): Measured(cut, end_s, pieces[env], carried[env]) for env in envs}
+        return {(env, cut.tier.name): EnvironmentMeasurements(cut, end_s, pieces[env], carried[env]) for env in envs}
 
-    def _judge(
+    def _evaluate_batch(
         self,
-        done: Round,
-        batch: Sequence[Environment],
-        measured: dict[tuple[EnvRef, str], Measured] | None,
+        done: EvaluationReport,
+        batch: Sequence[EnvironmentRules],
+        measured: dict[tuple[EnvRef, str], EnvironmentMeasurements] | None,
         now_ms: int,
-        progress: Progress | None,
+        progress: PipelineProgress | None,
         silences: Mapping[EnvRef, Sequence[Silence]],
     ) -> None:
         now = datetime.fromtimestamp(now_ms / 1000, UTC)
-        decided = Decided()
+        decided = AlertChanges()
         rules = [rule for each in batch for rule in each.rules]
-        with connection(self._pool) as conn:
+        with transaction(self._pool) as conn:
             self._lease.fence(conn)
             states = lock_states(conn, [rule.id for rule in rules])
             for each in batch:
                 env_silences = silences.get(each.ref, ())
                 for group in each.groups:
-                    values = _values(group[0], each.ref, measured, now_ms, progress)
+                    values = _compute_values(group[0], each.ref, measured, now_ms, progress)
                     done.unknown += len(group) if values is None else 0
-                    for rule in _concerned(group, values, states):
-                        is_silenced = _quiet(rule, env_silences, now)
+                    for rule in _select_rules_to_evaluate(group, values, states):
+                        is_silenced = _make_silence_check(rule, env_silences, now)
                         decided.add(rule, *evaluate(rule, values, states.get(rule.id, {}), now_ms, is_silenced))
             if not decided.is_empty:
-                write(conn, decided)
+                write_changes(conn, decided)
         done.rules += len(rules)
         done.environments += len(batch)
         done.transitions += len(decided.transitions)
 
-    def _judge_health(self, done: Round, progress: Progress | None, now_ms: int) -> None:
+    def _evaluate_meta_rules(self, done: EvaluationReport, progress: PipelineProgress | None, now_ms: int) -> None:
         max_lag_ms = int(self._options.max_lag_s * 1000)
         answers = progress is not None and not done.failures
-        watched_ms = now_ms - (now_ms if self._began_ms is None else self._began_ms)
-        decided = Decided()
-        with connection(self._pool) as conn:
+        watched_ms = now_ms - (now_ms if self._started_ms is None else self._started_ms)
+        decided = AlertChanges()
+        with transaction(self._pool) as conn:
             self._lease.fence(conn)
-            failing = failing_channels(conn, FAILING_AFTER)
-            problems = recent_problems(conn)
+            failing = list_failing_channels(conn, FAILING_AFTER)
+            problems = list_recent_problems(conn)
             losses = progress.losses if progress else 0
-            events = recent_server_events(conn)
-            values = health_values(answers, done.lag_ms, max_lag_ms, losses, watched_ms, failing, problems, events)
-            states = lock_states(conn, [rule.id for rule in OWN_RULES])
-            for rule in OWN_RULES:
+            events = list_recent_server_events(conn)
+            values = compute_meta_rule_values(
+                answers, done.lag_ms, max_lag_ms, losses, watched_ms, failing, problems, events
+            )
+            states = lock_states(conn, [rule.id for rule in META_RULES])
+            for rule in META_RULES:
                 decided.add(rule, *evaluate(rule, values[rule.id], states.get(rule.id, {}), now_ms))
             if not decided.is_empty:
-                write(conn, decided)
+                write_changes(conn, decided)
         done.transitions += len(decided.transitions)
         _log_health(decided, {**problems, **events})
 
-    def _resolve_orphans(self, done: Round, now_ms: int) -> None:
-        with connection(self._pool) as conn:
+    def _resolve_orphans(self, done: EvaluationReport, now_ms: int) -> None:
+        with transaction(self._pool) as conn:
             self._lease.fence(conn)
-            decided = Decided()
+            decided = AlertChanges()
             for rule_id, states in lock_orphans(conn, ORPHANS_AT_ONCE).items():
                 for queue, state in states.items():
-                    rule = rule_of_incident(conn, state.incident, rule_id)
-                    after, transitions = resolve(rule, queue, state, now_ms, ORPHANED)
+                    rule = load_incident_rule(conn, state.incident, rule_id)
+                    after, transitions = resolve_state(rule, queue, state, now_ms, ORPHAN_REASON)
                     decided.add(rule, {queue: after}, transitions)
             if not decided.is_empty:
-                write(conn, decided)
+                write_changes(conn, decided)
         done.transitions += len(decided.transitions)
 
-    def _failed(self, done: Round, error: Exception) -> None:
+    def _record_failure(self, done: EvaluationReport, error: Exception) -> None:
         """Record a failed query. After a timeout other environments are still read; after any other error none is."""
         if not isinstance(error, HistoryTooSlow):
             done.unreachable = True
@@ -252,7 +263,7 @@ class Evaluator:
         )
 
 
-def _log_health(decided: Decided, problems: Mapping[str, str]) -> None:
+def _log_health(decided: AlertChanges, problems: Mapping[str, str]) -> None:
     """Log incidents about Headrace's own health, because there may be no channel for them."""
     for rule, transition in decided.transitions:
         named = [part for part in (transition.queue, problems.get(transition.queue)) if part]
@@ -263,17 +274,17 @@ def _log_health(decided: Decided, problems: Mapping[str, str]) -> None:
             log.info("resolved: %s%s", rule.name, about, extra={"action": "health_resolved", "rule": rule.id})
 
 
-def _batches(environments: Sequence[Environment]) -> Iterator[list[Environment]]:
+def _batch_environments(environments: Sequence[EnvironmentRules]) -> Iterator[list[EnvironmentRules]]:
     """Yield batches of at most ENVIRONMENTS_AT_ONCE environments that need the same reads."""
-    by_cuts: dict[tuple[Cut, ...], list[Environment]] = {}
+    by_cuts: dict[tuple[TierReadPlan, ...], list[EnvironmentRules]] = {}
     for each in environments:
-        by_cuts.setdefault(each.cuts, []).append(each)
+        by_cuts.setdefault(each.read_plans, []).append(each)
     for alike in by_cuts.values():
         for start in range(0, len(alike), ENVIRONMENTS_AT_ONCE):
             yield alike[start : start + ENVIRONMENTS_AT_ONCE]
 
 
-def _concerned(group: Sequence[Rule], values: Values | None, states: States) -> list[Rule]:
+def _select_rules_to_evaluate(group: Sequence[Rule], values: Values | None, states: States) -> list[Rule]:
     """Return the rules that can change: those with a stored state, and those whose condition the highest or lowest
     value meets."""
     measured = [value for value in (values or {}).values() if value is not None]
@@ -283,17 +294,21 @@ def _concerned(group: Sequence[Rule], values: Values | None, states: States) -> 
     return [rule for rule in group if rule.id in states or rule.is_met(high) or rule.is_met(low)]
 
 
-def _values(
-    rule: Rule, env: EnvRef, measured: dict[tuple[EnvRef, str], Measured] | None, now_ms: int, progress: Progress | None
+def _compute_values(
+    rule: Rule,
+    env: EnvRef,
+    measured: dict[tuple[EnvRef, str], EnvironmentMeasurements] | None,
+    now_ms: int,
+    progress: PipelineProgress | None,
 ) -> Values | None:
-    if rule.metric == Metric.NO_DATA:
-        return _no_data(rule, now_ms, progress)
+    if rule.metric == RuleMetric.NO_DATA:
+        return _compute_seconds_without_data(rule, now_ms, progress)
     if measured is None:
         return None
-    return measured[env, tier_of(rule.window_s).name].values(rule)
+    return measured[env, choose_tier(rule.window_s).name].compute_values(rule)
 
 
-def _no_data(rule: Rule, now_ms: int, progress: Progress | None) -> Values | None:
+def _compute_seconds_without_data(rule: Rule, now_ms: int, progress: PipelineProgress | None) -> Values | None:
     """Return the seconds since the watermark; without a watermark, since the rule was created. None if unknown."""
     if progress is None:
         return None
@@ -301,9 +316,9 @@ def _no_data(rule: Rule, now_ms: int, progress: Progress | None) -> Values | Non
     return {"": max(0.0, (now_ms - newest_ms) / 1000)}
 
 
-def _where(silence: Silence) -> EnvRef:
+def _get_silence_env(silence: Silence) -> EnvRef:
     return silence.environment
 
 
-def _quiet(rule: Rule, silences: Sequence[Silence], now: datetime) -> Callable[[str], bool]:
-    return lambda queue: any(silence.hides(rule, queue, now) for silence in silences)
+def _make_silence_check(rule: Rule, silences: Sequence[Silence], now: datetime) -> Callable[[str], bool]:
+    return lambda queue: any(silence.matches(rule, queue, now) for silence in silences)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from headrace.postgres import lease
 
 
-class EvaluatorFenced(lease.Fenced):
+class EvaluatorFenced(lease.LeaseFenced):
     """Another process now evaluates alert rules. Nothing was written."""
 
 
-class Lease(lease.Lease):
+class EvaluatorLease(lease.PostgresLease):
     name = "evaluator"
     fenced = EvaluatorFenced

@@ -18,18 +18,18 @@ from operator import attrgetter
 from threading import Event, Lock
 from typing import Any
 
-from headrace.alerts.messages import Message, message_of
+from headrace.alerts.messages import AlertMessage, message_from_document
 from headrace.alerts.queries import QUERIES
 from headrace.alerts.senders import SendOptions, send
 from headrace.errors import HeadraceError
 from headrace.model.names import EnvRef
 from headrace.model.tenant_slots import SlotLimits, TenantSlots
-from headrace.postgres.connect import Pool, class_row, connection
-from headrace.webhook.post import Rejected
+from headrace.postgres.connect import Pool, class_row, transaction
+from headrace.webhook.post import DeliveryRejected
 
 log = logging.getLogger(__name__)
 
-Send = Callable[[str, dict[str, Any], Message, str], str | None]
+Send = Callable[[str, dict[str, Any], AlertMessage, str], str | None]
 
 MAX_ERROR = 500
 
@@ -49,7 +49,7 @@ class OutboxOptions:
 
 
 @dataclass(frozen=True)
-class Due:
+class DueMessage:
     seq: int
     id: str
     message: dict[str, Any]
@@ -68,7 +68,7 @@ class Due:
         return EnvRef(self.org, self.project, self.env)
 
 
-class _Lane:
+class _SendLane:
     """Threads for sending, and the slots that tenants occupy in them."""
 
     def __init__(self, limits: SlotLimits, name: str) -> None:
@@ -81,33 +81,33 @@ class Outbox:
         self._pool = pool
         self._options = options or OutboxOptions()
         self._send: Send = lambda kind, config, message, org: send(kind, config, message, send_options, org)
-        self._working = _Lane(self._options.slots, "alerts-send")
-        self._failing = _Lane(self._options.failing_slots, "alerts-retry")
-        self._in_hand: dict[str, Future[None]] = {}
+        self._working = _SendLane(self._options.slots, "alerts-send")
+        self._failing = _SendLane(self._options.failing_slots, "alerts-retry")
+        self._in_flight: dict[str, Future[None]] = {}
         self._lock = Lock()
-        self.done = Event()  # set when a send has succeeded or failed: more messages may be due
+        self.send_finished = Event()  # set when a send has succeeded or failed: more messages may be due
 
     def run_once(self) -> int:
         """Start sending due messages, oldest first, as far as tenants have free slots. Return how many were started."""
-        with connection(self._pool) as conn:
+        with transaction(self._pool) as conn:
             with self._lock:
-                in_hand = list(self._in_hand)
-            cursor = conn.cursor(row_factory=class_row(Due))
+                in_hand = list(self._in_flight)
+            cursor = conn.cursor(row_factory=class_row(DueMessage))
             due = cursor.execute(QUERIES["list_due_messages"], {"in_flight": in_hand}).fetchall()
         return sum(self._begin(each) for each in sorted(due, key=attrgetter("seq")))
 
-    def _begin(self, due: Due) -> bool:
+    def _begin(self, due: DueMessage) -> bool:
         lane = self._failing if due.failures else self._working
-        if not lane.slots.take(due.environment):
+        if not lane.slots.acquire(due.environment):
             return False
         with self._lock:
-            self._in_hand[due.channel_id] = lane.threads.submit(self._deliver, due, lane.slots)
+            self._in_flight[due.channel_id] = lane.threads.submit(self._deliver, due, lane.slots)
         return True
 
-    def settle(self, timeout_s: float) -> None:
+    def wait_idle(self, timeout_s: float) -> None:
         """Wait up to `timeout_s` for the sends in progress."""
         with self._lock:
-            under_way = list(self._in_hand.values())
+            under_way = list(self._in_flight.values())
         wait_for(under_way, timeout_s)
 
     def close(self) -> None:
@@ -115,9 +115,9 @@ class Outbox:
         for lane in (self._working, self._failing):
             lane.threads.shutdown(wait=False, cancel_futures=True)
 
-    def _deliver(self, due: Due, slots: TenantSlots) -> None:
+    def _deliver(self, due: DueMessage, slots: TenantSlots) -> None:
         try:
-            self._try(due)
+            self._send_and_record(due)
         except HeadraceError as error:
             log.warning(
                 "could not record a delivery result, the message will be sent again with the same id: %s",
@@ -126,25 +126,25 @@ class Outbox:
             )
         finally:
             with self._lock:
-                self._in_hand.pop(due.channel_id, None)
+                self._in_flight.pop(due.channel_id, None)
             slots.release(due.environment)
-            self.done.set()
+            self.send_finished.set()
 
-    def _try(self, due: Due) -> None:
+    def _send_and_record(self, due: DueMessage) -> None:
         try:
-            note = self._send(due.type, due.config, message_of(due.message), due.org)
+            note = self._send(due.type, due.config, message_from_document(due.message), due.org)
         except Exception as error:  # a failure of one channel must not affect the others
-            self._note_failed(due, error)
+            self._record_failure(due, error)
         else:
             if note:
                 log.warning("channel %s: %s", due.channel_id, note, extra={"action": "message_partly_delivered"})
-            row = {"seq": due.seq, "channel_id": due.channel_id, "note": _clean(note) if note else None}
-            with connection(self._pool) as conn:
+            row = {"seq": due.seq, "channel_id": due.channel_id, "note": _remove_nul(note) if note else None}
+            with transaction(self._pool) as conn:
                 conn.execute(QUERIES["mark_delivered"], row)
 
-    def _note_failed(self, due: Due, error: Exception) -> None:
-        text = _clean(str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}")
-        rejected = isinstance(error, Rejected)
+    def _record_failure(self, due: DueMessage, error: Exception) -> None:
+        text = _remove_nul(str(error) if isinstance(error, HeadraceError) else f"{type(error).__name__}: {error}")
+        rejected = isinstance(error, DeliveryRejected)
         given_up = due.age_s > self._options.give_up_s or (rejected and due.attempts + 1 >= self._options.rejections)
         log.warning(
             "could not send a message to channel %s%s: %s",
@@ -158,10 +158,10 @@ class Outbox:
         wait_s = min(self._options.first_wait_s * 2 ** min(before, 20), self._options.longest_wait_s)
         wait_s = 0.0 if rejected and given_up else wait_s
         row = {"seq": due.seq, "channel_id": due.channel_id, "error": text, "given_up": given_up}
-        with connection(self._pool) as conn:
+        with transaction(self._pool) as conn:
             conn.execute(QUERIES["mark_failed"], {**row, "wait_s": wait_s})
 
 
-def _clean(text: str) -> str:
+def _remove_nul(text: str) -> str:
     """Truncate a receiver's text and remove NUL characters, which PostgreSQL cannot store."""
     return text[:MAX_ERROR].replace("\0", "")

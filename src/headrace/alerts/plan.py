@@ -15,9 +15,9 @@ from headrace.alerts.channel_policy import DEFAULT_POLICY, ChannelPolicy
 from headrace.alerts.channels import make_channel
 from headrace.alerts.records import (
     Channel,
+    generate_id,
     list_channels,
     list_rules,
-    new_id,
     put_channel,
     put_rule,
     remove_channel,
@@ -25,17 +25,17 @@ from headrace.alerts.records import (
 )
 from headrace.alerts.rules import MAX_COOLDOWN_S, MAX_FOR_S, MAX_WINDOW_S, InvalidRule, Rule, make_rule
 from headrace.kinds import duration
-from headrace.model.names import EnvRef, name_problem
+from headrace.model.names import EnvRef, find_name_problem
 from headrace.postgres.connect import Connection
 
-Name = tuple[EnvRef, str]
+PlannedName = tuple[EnvRef, str]
 
 SPANS = {"window": MAX_WINDOW_S, "cooldown": MAX_COOLDOWN_S, "for": MAX_FOR_S}
 TABLES = ("rule", "channel")
 
 
 @dataclass(frozen=True)
-class Change:
+class PlanChange:
     verb: str  # add, change, remove or keep
     what: str  # rule or channel
     env: EnvRef
@@ -45,7 +45,7 @@ class Change:
     secret: str | None = None  # generated secret, to be shown once
 
     @property
-    def line(self) -> str:
+    def summary(self) -> str:
         sign = {"add": "+", "change": "~", "remove": "-", "keep": " "}[self.verb]
         where = f"{self.env.org} / {self.env.project} / {self.env.env}"
         return f"{sign} {self.what} {self.name!r} of {where}" + (f": {', '.join(self.fields)}" if self.fields else "")
@@ -66,9 +66,9 @@ def read_plan(file: Path) -> dict[str, list[dict[str, Any]]]:
     return {table: list(document.get(table, [])) for table in TABLES}
 
 
-def diff(
+def diff_plan(
     conn: Connection, plan: Mapping[str, list[dict[str, Any]]], *, prune: bool, policy: ChannelPolicy = DEFAULT_POLICY
-) -> list[Change]:
+) -> list[PlanChange]:
     """Return the changes that make the stored rules and channels match the file.
 
     With `prune`, rules and channels of the file's environments that are not in the file are removed. Raises
@@ -76,25 +76,25 @@ def diff(
     """
     channels = {(each.environment, each.name): each for each in list_channels(conn)}
     rules = {(each.environment, each.name): each for each in list_rules(conn)}
-    changes = [_channel_change(given, channels, policy) for given in plan["channel"]]
+    changes = [_diff_channel(given, channels, policy) for given in plan["channel"]]
     ids = {name: each.id for name, each in channels.items()}
     ids |= {(each.env, each.name): each.row.id for each in changes if each.row}
-    changes += [_rule_change(given, rules, ids) for given in plan["rule"]]
-    _refuse_twice(changes)
+    changes += [_diff_rule(given, rules, ids) for given in plan["rule"]]
+    _refuse_duplicates(changes)
     if prune:
         named = {(each.what, each.env, each.name) for each in changes}
         envs = {each.env for each in changes}
         # Rules first, because they reference channels.
         for what, rows in (("rule", rules), ("channel", channels)):
             changes += [
-                Change("remove", what, env, name, row=row)
+                PlanChange("remove", what, env, name, row=row)
                 for (env, name), row in rows.items()
                 if env in envs and (what, env, name) not in named
             ]
     return changes
 
 
-def apply(conn: Connection, changes: list[Change]) -> None:
+def apply_changes(conn: Connection, changes: list[PlanChange]) -> None:
     for change in changes:
         row = change.row
         if change.verb == "keep" or row is None:
@@ -107,19 +107,19 @@ def apply(conn: Connection, changes: list[Change]) -> None:
             put_channel(conn, row)
 
 
-def _channel_change(given: dict[str, Any], known: Mapping[Name, Channel], policy: ChannelPolicy) -> Change:
-    env, rest = _environment("channel", given)
+def _diff_channel(given: dict[str, Any], known: Mapping[PlannedName, Channel], policy: ChannelPolicy) -> PlanChange:
+    env, rest = _split_environment("channel", given)
     before = known.get((env, str(rest.get("name"))))
-    channel, secret = make_channel(before.id if before else new_id("channel"), env, rest, before, policy)
+    channel, secret = make_channel(before.id if before else generate_id("channel"), env, rest, before, policy)
     if before is None:
-        return Change("add", "channel", env, channel.name, row=channel, secret=secret)
+        return PlanChange("add", "channel", env, channel.name, row=channel, secret=secret)
     compared = ("type", "target", "config", "health", "enabled")
     changed = tuple(field for field in compared if getattr(before, field) != getattr(channel, field))
-    return Change("change" if changed else "keep", "channel", env, channel.name, changed, channel, secret)
+    return PlanChange("change" if changed else "keep", "channel", env, channel.name, changed, channel, secret)
 
 
-def _rule_change(given: dict[str, Any], known: Mapping[Name, Rule], ids: Mapping[Name, str]) -> Change:
-    env, rest = _environment("rule", given)
+def _diff_rule(given: dict[str, Any], known: Mapping[PlannedName, Rule], ids: Mapping[PlannedName, str]) -> PlanChange:
+    env, rest = _split_environment("rule", given)
     before = known.get((env, str(rest.get("name"))))
     named = rest.get("channels", [])
     if not isinstance(named, list):
@@ -129,20 +129,20 @@ def _rule_change(given: dict[str, Any], known: Mapping[Name, Rule], ids: Mapping
             f"Rule {rest.get('name')!r}: channel {missing[0]!r} is neither in the file nor in the rule's environment. "
             "Nothing was changed."
         )
-    fields = {**_with_seconds(rest), "channels": [ids[env, name] for name in named]}
-    rule = make_rule(before.id if before else new_id("rule"), env, fields)
+    fields = {**_parse_spans(rest), "channels": [ids[env, name] for name in named]}
+    rule = make_rule(before.id if before else generate_id("rule"), env, fields)
     if before is None:
-        return Change("add", "rule", env, rule.name, row=rule)
+        return PlanChange("add", "rule", env, rule.name, row=rule)
     rule = replace(rule, created_ms=before.created_ms)
     old, new = asdict(before), asdict(rule)
     changed = tuple(f"{field} {old[field]!r} → {new[field]!r}" for field in old if old[field] != new[field])
-    return Change("change" if changed else "keep", "rule", env, rule.name, changed, rule)
+    return PlanChange("change" if changed else "keep", "rule", env, rule.name, changed, rule)
 
 
-def _environment(what: str, given: dict[str, Any]) -> tuple[EnvRef, dict[str, Any]]:
+def _split_environment(what: str, given: dict[str, Any]) -> tuple[EnvRef, dict[str, Any]]:
     for part in ("org", "project", "env"):
         name = given.get(part)
-        if not isinstance(name, str) or name_problem(name):
+        if not isinstance(name, str) or find_name_problem(name):
             raise InvalidRule(
                 f"{what.capitalize()} {given.get('name')!r}: {part} is missing or not a valid name. "
                 "Nothing was changed."
@@ -151,7 +151,7 @@ def _environment(what: str, given: dict[str, Any]) -> tuple[EnvRef, dict[str, An
     return EnvRef(given["org"], given["project"], given["env"]), rest
 
 
-def _with_seconds(given: dict[str, Any]) -> dict[str, Any]:
+def _parse_spans(given: dict[str, Any]) -> dict[str, Any]:
     """Convert durations to seconds: `window = "5m"` → `window_s = 300`. Raises InvalidRule."""
     fields = {key: value for key, value in given.items() if key not in SPANS}
     for key, most in SPANS.items():
@@ -167,7 +167,7 @@ def _with_seconds(given: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _refuse_twice(changes: list[Change]) -> None:
+def _refuse_duplicates(changes: list[PlanChange]) -> None:
     seen: set[tuple[str, EnvRef, str]] = set()
     for change in changes:
         key = (change.what, change.env, change.name)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from headrace.alerts.queries import QUERIES
-from headrace.postgres.connect import Connection, Pool, connection
+from headrace.postgres.connect import Connection, Pool, transaction
 
-LIVES_S = 600.0
+PROBLEM_TTL_S = 600.0
 """Lifetime of a report in seconds; a process that still has the problem repeats it."""
 MAX_DETAIL = 500
 
 
 def report_problem(pool: Pool, source: str, detail: str | None) -> None:
     """Record a problem of `source`; with `detail` None, delete its record."""
-    with connection(pool) as conn:
+    with transaction(pool) as conn:
         if detail is None:
             conn.execute(QUERIES["delete_problem"], {"source": source})
         else:
@@ -20,13 +20,13 @@ def report_problem(pool: Pool, source: str, detail: str | None) -> None:
             conn.execute(QUERIES["put_problem"], row)
 
 
-def recent_server_events(conn: Connection) -> dict[str, str]:
+def list_recent_server_events(conn: Connection) -> dict[str, str]:
     """Return recent failovers, data losses and restores of servers: name → description."""
-    rows = conn.execute(QUERIES["list_recent_server_events"], {"within_s": LIVES_S}).fetchall()
+    rows = conn.execute(QUERIES["list_recent_server_events"], {"within_s": PROBLEM_TTL_S}).fetchall()
     return {str(name): str(detail) for name, detail in rows}
 
 
-def recent_problems(conn: Connection) -> dict[str, str]:
+def list_recent_problems(conn: Connection) -> dict[str, str]:
     """Return the reported problems: source → description."""
-    rows = conn.execute(QUERIES["list_recent_problems"], {"within_s": LIVES_S}).fetchall()
+    rows = conn.execute(QUERIES["list_recent_problems"], {"within_s": PROBLEM_TTL_S}).fetchall()
     return {str(source): str(detail) for source, detail in rows}

@@ -14,16 +14,16 @@ from typing import Any, LiteralString
 from uuid import uuid4
 
 from headrace.alerts.queries import QUERIES
-from headrace.alerts.rules import HEALTH, InvalidRule, Rule, rule_of
-from headrace.cold.quota_records import QuotaInForce, hold_quotas, refuse_beyond
+from headrace.alerts.rules import HEALTH, InvalidRule, Rule, rule_from_document
+from headrace.cold.quota_records import EffectiveQuota, find_and_lock_quotas, raise_if_exceeded
 from headrace.model.names import EnvRef
 from headrace.model.quotas import Quota, TenantRef
 from headrace.postgres.connect import Connection, class_row, dict_row, scalar_row
 
-ANYWHERE: Mapping[str, str | None] = {"org": None, "project": None, "env": None}
+ANY_ENVIRONMENT: Mapping[str, str | None] = {"org": None, "project": None, "env": None}
 
 
-def new_id(kind: str) -> str:
+def generate_id(kind: str) -> str:
     """Generate an id such as `rule_…`, `channel_…` or `silence_…`."""
     return f"{kind}_{uuid4().hex[:20]}"
 
@@ -67,7 +67,7 @@ class Silence:
     def environment(self) -> EnvRef:
         return EnvRef(self.org, self.project, self.env)
 
-    def hides(self, rule: Rule, queue: str, now: datetime) -> bool:
+    def matches(self, rule: Rule, queue: str, now: datetime) -> bool:
         return (
             self.environment == rule.environment
             and self.rule_id in (None, rule.id)
@@ -101,8 +101,8 @@ class Incident:
     @property
     def condition(self) -> str | None:
         """Readable condition of the rule; None for incidents about Headrace's own health."""
-        known = rule_of(self.rule)
-        return None if known.metric == HEALTH else known.condition()
+        known = rule_from_document(self.rule)
+        return None if known.metric == HEALTH else known.format_condition()
 
     @property
     def state(self) -> str:
@@ -111,21 +111,21 @@ class Incident:
         return "firing" if self.acknowledged_at is None else "acknowledged"
 
 
-def list_rules(conn: Connection, where: Mapping[str, str | None] = ANYWHERE) -> list[Rule]:
-    return [_rule(row) for row in _rows(conn, QUERIES["list_rules"], where)]
+def list_rules(conn: Connection, where: Mapping[str, str | None] = ANY_ENVIRONMENT) -> list[Rule]:
+    return [_rule_from_row(row) for row in _fetch_rows(conn, QUERIES["list_rules"], where)]
 
 
-def enabled_rules(conn: Connection) -> list[Rule]:
-    return [_rule(row) for row in _rows(conn, QUERIES["list_enabled_rules"], {})]
+def list_enabled_rules(conn: Connection) -> list[Rule]:
+    return [_rule_from_row(row) for row in _fetch_rows(conn, QUERIES["list_enabled_rules"], {})]
 
 
 def find_rule(conn: Connection, rule_id: str) -> Rule | None:
-    return next((_rule(row) for row in _rows(conn, QUERIES["find_rule"], {"id": rule_id})), None)
+    return next((_rule_from_row(row) for row in _fetch_rows(conn, QUERIES["find_rule"], {"id": rule_id})), None)
 
 
 def lock_rule(conn: Connection, rule_id: str) -> Rule | None:
     """Select a rule FOR UPDATE; None if it does not exist."""
-    return next((_rule(row) for row in _rows(conn, QUERIES["lock_rule"], {"id": rule_id})), None)
+    return next((_rule_from_row(row) for row in _fetch_rows(conn, QUERIES["lock_rule"], {"id": rule_id})), None)
 
 
 def put_rule(conn: Connection, rule: Rule) -> None:
@@ -134,15 +134,15 @@ def put_rule(conn: Connection, rule: Rule) -> None:
     Raises InvalidRule or QuotaExceeded. Callers that update must lock the rule first, or a concurrently deleted rule
     would be re-created.
     """
-    quotas = _quotas_of_new(conn, find_rule(conn, rule.id), rule.environment, Quota.RULES)
+    quotas = _hold_quotas_if_new(conn, find_rule(conn, rule.id), rule.environment, Quota.RULES)
     known = {channel.id for channel in list_channels(conn, asdict(rule.environment))}
     if foreign := [channel for channel in rule.channels if channel not in known]:
         raise InvalidRule(f"Channel {foreign[0]!r} does not exist in this environment. Nothing was changed.")
     if any(each.name == rule.name and each.id != rule.id for each in list_rules(conn, asdict(rule.environment))):
         raise InvalidRule(f"A rule named {rule.name!r} already exists in this environment. Nothing was changed.")
     conn.execute(QUERIES["put_rule"], {**asdict(rule), "channels": list(rule.channels)})
-    refuse_beyond(quotas, partial(count_used, conn), {Quota.RULES: 1})
-    _changed(conn)
+    raise_if_exceeded(quotas, partial(count_rules_and_channels, conn), {Quota.RULES: 1})
+    _bump_revision(conn)
 
 
 def remove_rule(conn: Connection, rule_id: str) -> bool:
@@ -150,7 +150,7 @@ def remove_rule(conn: Connection, rule_id: str) -> bool:
     return _remove(conn, QUERIES["delete_rule"], rule_id)
 
 
-def list_channels(conn: Connection, where: Mapping[str, str | None] = ANYWHERE) -> list[Channel]:
+def list_channels(conn: Connection, where: Mapping[str, str | None] = ANY_ENVIRONMENT) -> list[Channel]:
     return conn.cursor(row_factory=class_row(Channel)).execute(QUERIES["list_channels"], where).fetchall()
 
 
@@ -167,25 +167,25 @@ def lock_channel(conn: Connection, channel_id: str) -> Channel | None:
 
 def put_channel(conn: Connection, channel: Channel) -> None:
     """Insert or update a channel by id. Raises InvalidRule or QuotaExceeded."""
-    quotas = _quotas_of_new(conn, find_channel(conn, channel.id), channel.environment, Quota.CHANNELS)
+    quotas = _hold_quotas_if_new(conn, find_channel(conn, channel.id), channel.environment, Quota.CHANNELS)
     others = list_channels(conn, asdict(channel.environment))
     if any(each.name == channel.name and each.id != channel.id for each in others):
         raise InvalidRule(f"A channel named {channel.name!r} already exists in this environment. Nothing was changed.")
     conn.execute(QUERIES["put_channel"], {**asdict(channel), "config": json.dumps(channel.config)})
-    refuse_beyond(quotas, partial(count_used, conn), {Quota.CHANNELS: 1})
-    _changed(conn)
+    raise_if_exceeded(quotas, partial(count_rules_and_channels, conn), {Quota.CHANNELS: 1})
+    _bump_revision(conn)
 
 
-def count_used(conn: Connection, tenant: TenantRef) -> dict[str, int]:
+def count_rules_and_channels(conn: Connection, tenant: TenantRef) -> dict[str, int]:
     """Count the rules and channels of a tenant."""
     row = conn.execute(QUERIES["count_rules_and_channels"], vars(tenant)).fetchone()
     assert row is not None
     return {Quota.RULES: int(row[0]), Quota.CHANNELS: int(row[1])}
 
 
-def _quotas_of_new(conn: Connection, before: object | None, env: EnvRef, quota: Quota) -> list[QuotaInForce]:
+def _hold_quotas_if_new(conn: Connection, before: object | None, env: EnvRef, quota: Quota) -> list[EffectiveQuota]:
     """Lock and return the quotas for an insert; an update (`before` exists) needs none."""
-    return hold_quotas(conn, TenantRef.of(env), [quota]) if before is None else []
+    return find_and_lock_quotas(conn, TenantRef.from_environment(env), [quota]) if before is None else []
 
 
 def remove_channel(conn: Connection, channel_id: str) -> bool:
@@ -198,7 +198,7 @@ def add_silence(conn: Connection, silence: Silence) -> None:
 
 
 def list_silences(
-    conn: Connection, where: Mapping[str, str | None] = ANYWHERE, at: datetime | None = None
+    conn: Connection, where: Mapping[str, str | None] = ANY_ENVIRONMENT, at: datetime | None = None
 ) -> list[Silence]:
     """List the silences that have not ended at `at` (default now)."""
     cursor = conn.cursor(row_factory=class_row(Silence))
@@ -234,18 +234,20 @@ def find_incident(conn: Connection, incident_id: str) -> Incident | None:
     return cursor.execute(QUERIES["find_incident"], {"id": incident_id}).fetchone()
 
 
-def incident_transitions(conn: Connection, incident_id: str) -> list[dict[str, Any]]:
-    return _rows(conn, QUERIES["list_incident_transitions"], {"id": incident_id})
+def list_transitions(conn: Connection, incident_id: str) -> list[dict[str, Any]]:
+    return _fetch_rows(conn, QUERIES["list_incident_transitions"], {"id": incident_id})
 
 
-def incident_deliveries(conn: Connection, incident_id: str) -> list[dict[str, Any]]:
+def list_deliveries(conn: Connection, incident_id: str) -> list[dict[str, Any]]:
     """Return the messages of an incident and their delivery state, oldest first."""
-    return _rows(conn, QUERIES["list_incident_deliveries"], {"id": incident_id})
+    return _fetch_rows(conn, QUERIES["list_incident_deliveries"], {"id": incident_id})
 
 
-def failing_channels(conn: Connection, failures: int) -> list[str]:
+def list_failing_channels(conn: Connection, failures: int) -> list[str]:
     """Return enabled channels with at least `failures` consecutive failures, as "org / project / env / name"."""
-    return [" / ".join(row.values()) for row in _rows(conn, QUERIES["list_failing_channels"], {"failures": failures})]
+    return [
+        " / ".join(row.values()) for row in _fetch_rows(conn, QUERIES["list_failing_channels"], {"failures": failures})
+    ]
 
 
 def acknowledge(conn: Connection, incident_id: str, by: str) -> bool:
@@ -253,26 +255,26 @@ def acknowledge(conn: Connection, incident_id: str, by: str) -> bool:
     return conn.execute(QUERIES["acknowledge_incident"], {"id": incident_id, "by": by}).fetchone() is not None
 
 
-def revision(conn: Connection) -> int:
+def read_revision(conn: Connection) -> int:
     found = conn.cursor(row_factory=scalar_row).execute(QUERIES["read_revision"]).fetchone()
     return int(found or 0)
 
 
-def _changed(conn: Connection) -> None:
+def _bump_revision(conn: Connection) -> None:
     conn.execute(QUERIES["increment_revision"])
 
 
 def _remove(conn: Connection, query: LiteralString, row_id: str) -> bool:
     removed = conn.execute(query, {"id": row_id}).fetchone() is not None
     if removed:
-        _changed(conn)
+        _bump_revision(conn)
     return removed
 
 
-def _rows(conn: Connection, query: LiteralString, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _fetch_rows(conn: Connection, query: LiteralString, params: Mapping[str, Any]) -> list[dict[str, Any]]:
     return conn.cursor(row_factory=dict_row).execute(query, params).fetchall()
 
 
-def _rule(row: dict[str, Any]) -> Rule:
+def _rule_from_row(row: dict[str, Any]) -> Rule:
     row["channels"] = tuple(row["channels"])
     return Rule(**row)

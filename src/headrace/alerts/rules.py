@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from headrace.errors import HeadraceError
-from headrace.model.names import EnvRef, name_problem
+from headrace.model.names import EnvRef, find_name_problem
 
 TIER_5S_MAX_S = 7200
 MAX_WINDOW_S = 30 * 86_400
@@ -26,7 +26,7 @@ class InvalidRule(HeadraceError):
     """A rule, channel or silence is invalid. Nothing was changed."""
 
 
-class Metric(StrEnum):
+class RuleMetric(StrEnum):
     BACKLOG = "BACKLOG"  # waiting jobs; maximum within the window
     LATENCY = "LATENCY"  # wait in ms of the jobs started within the window
     ERROR_RATE = "ERROR_RATE"  # failed / started attempts, 0 to 1
@@ -76,28 +76,30 @@ class Rule:
         return EnvRef(self.org, self.project, self.env)
 
     @property
-    def settle_s(self) -> int:
+    def clean_window_s(self) -> int:
         """Seconds of clean samples that make the whole window clean.
 
         0 if one sample already covers the window: a maximum compared with >, or a built-in health rule.
         """
-        is_maximum = self.metric in (Metric.BACKLOG, Metric.OLDEST_AGE) and self.operator == Operator.GREATER_THAN
+        is_maximum = (
+            self.metric in (RuleMetric.BACKLOG, RuleMetric.OLDEST_AGE) and self.operator == Operator.GREATER_THAN
+        )
         return 0 if is_maximum or self.metric == HEALTH else self.window_s
 
     def is_met(self, value: float | None) -> bool:
         """Return True if the value meets the condition. None (nothing to measure) never does."""
         if value is None:
             return False
-        limit = self.window_s if self.metric == Metric.NO_DATA else self.threshold
+        limit = self.window_s if self.metric == RuleMetric.NO_DATA else self.threshold
         return value > limit if self.operator == Operator.GREATER_THAN else value < limit
 
-    def condition(self) -> str:
+    def format_condition(self) -> str:
         """Format the condition: `LATENCY p95 > 250 ms over 5 min`."""
-        if self.metric == Metric.NO_DATA:
-            return f"NO_DATA for {span_text(self.window_s)}"
-        what = f"{self.metric} {self.percentile}" if self.metric == Metric.LATENCY else self.metric
-        value = value_text(self.metric, self.threshold)
-        return f"{what} {SIGN[Operator(self.operator)]} {value} over {span_text(self.window_s)}"
+        if self.metric == RuleMetric.NO_DATA:
+            return f"NO_DATA for {format_span(self.window_s)}"
+        what = f"{self.metric} {self.percentile}" if self.metric == RuleMetric.LATENCY else self.metric
+        value = format_value(self.metric, self.threshold)
+        return f"{what} {SIGN[Operator(self.operator)]} {value} over {format_span(self.window_s)}"
 
 
 RULE_FIELDS = frozenset(each.name for each in fields(Rule)) - {"id", "org", "project", "env", "created_ms"}
@@ -113,19 +115,19 @@ def make_rule(rule_id: str, tenant: EnvRef, given: dict[str, Any], created_ms: i
         )
     if missing := {"name", "metric"} - given.keys():
         raise InvalidRule(f"A rule requires {' and '.join(sorted(missing))}. Nothing was changed.")
-    if "threshold" not in given and given["metric"] != Metric.NO_DATA:
+    if "threshold" not in given and given["metric"] != RuleMetric.NO_DATA:
         raise InvalidRule("A rule requires a threshold, unless its metric is NO_DATA. Nothing was changed.")
-    rule = Rule(rule_id, tenant.org, tenant.project, tenant.env, **_tidied(given), created_ms=created_ms)
-    if problems := list(_problems(rule, given)):
+    rule = Rule(rule_id, tenant.org, tenant.project, tenant.env, **_normalize_fields(given), created_ms=created_ms)
+    if problems := list(_find_problems(rule, given)):
         raise InvalidRule(f"Invalid rule {rule.name!r}: {'; '.join(problems)}. Nothing was changed.")
     return rule
 
 
-def rule_document(rule: Rule) -> dict[str, Any]:
+def rule_to_document(rule: Rule) -> dict[str, Any]:
     return {**asdict(rule), "channels": list(rule.channels)}
 
 
-def rule_of(document: dict[str, Any]) -> Rule:
+def rule_from_document(document: dict[str, Any]) -> Rule:
     """Build a rule from `rule_to_document` of this or an earlier release. Unknown fields are ignored."""
     known = {each.name for each in fields(Rule)}
     kept: dict[str, Any] = {key: value for key, value in document.items() if key in known}
@@ -133,7 +135,7 @@ def rule_of(document: dict[str, Any]) -> Rule:
     return Rule(**kept)
 
 
-def _tidied(given: dict[str, Any]) -> dict[str, Any]:
+def _normalize_fields(given: dict[str, Any]) -> dict[str, Any]:
     signs = {sign: operator.value for operator, sign in SIGN.items()}
     fields: dict[str, Any] = {**given, "channels": tuple(given.get("channels") or ())}
     if "operator" in given:
@@ -141,36 +143,36 @@ def _tidied(given: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _problems(rule: Rule, given: dict[str, Any]) -> Iterator[str]:
+def _find_problems(rule: Rule, given: dict[str, Any]) -> Iterator[str]:
     for what in ("name", "queue"):
         name: Any = getattr(rule, what)
         if what == "queue" and name is None:
             continue
         if not isinstance(name, str):
             yield f"{what} must be text"
-        elif problem := name_problem(name):
+        elif problem := find_name_problem(name):
             yield f"{what} {problem}"
-    yield from _choice_problems(rule)
-    yield from _threshold_problems(rule)
-    yield from _span_problems(rule)
+    yield from _find_choice_problems(rule)
+    yield from _find_threshold_problems(rule)
+    yield from _find_span_problems(rule)
     for what in ("enabled", "auto_resolve"):
         if not isinstance(getattr(rule, what), bool):
             yield f"{what} must be true or false"
     named: tuple[Any, ...] = rule.channels
     if not all(isinstance(channel, str) for channel in named) or len(rule.channels) > MAX_CHANNELS:
         yield f"channels must be at most {MAX_CHANNELS} names or ids"
-    if rule.percentile != AVERAGE and rule.metric != Metric.LATENCY:
+    if rule.percentile != AVERAGE and rule.metric != RuleMetric.LATENCY:
         yield "percentile applies only to LATENCY"
-    if rule.metric == Metric.NO_DATA:
+    if rule.metric == RuleMetric.NO_DATA:
         if rule.queue is not None:
             yield "NO_DATA applies to all history: omit queue"
         if {"threshold", "operator"} & given.keys() and (rule.threshold, rule.operator) != (0, Operator.GREATER_THAN):
             yield "NO_DATA takes no operator or threshold; window_s is the longest allowed time without data"
 
 
-def _choice_problems(rule: Rule) -> Iterator[str]:
+def _find_choice_problems(rule: Rule) -> Iterator[str]:
     choices = {
-        "metric": tuple(Metric),
+        "metric": tuple(RuleMetric),
         "operator": tuple(Operator),
         "percentile": (AVERAGE, *PERCENTILES),
         "severity": SEVERITIES,
@@ -180,7 +182,7 @@ def _choice_problems(rule: Rule) -> Iterator[str]:
             yield f"{what} must be one of {', '.join(allowed)}, not {getattr(rule, what)!r}"
 
 
-def _threshold_problems(rule: Rule) -> Iterator[str]:
+def _find_threshold_problems(rule: Rule) -> Iterator[str]:
     value: Any = rule.threshold
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         yield "threshold must be a finite number"
@@ -188,11 +190,11 @@ def _threshold_problems(rule: Rule) -> Iterator[str]:
         yield "threshold must not be negative"
     elif rule.operator == Operator.LESS_THAN and value == 0:
         yield "a threshold of 0 with LESS_THAN can never fire"
-    elif rule.metric == Metric.ERROR_RATE and value > 1:
+    elif rule.metric == RuleMetric.ERROR_RATE and value > 1:
         yield "the ERROR_RATE threshold is a ratio from 0 to 1"
 
 
-def _span_problems(rule: Rule) -> Iterator[str]:
+def _find_span_problems(rule: Rule) -> Iterator[str]:
     limits = {"window_s": (5, MAX_WINDOW_S), "cooldown_s": (0, MAX_COOLDOWN_S), "for_s": (0, MAX_FOR_S)}
     for what, (low, high) in limits.items():
         value: Any = getattr(rule, what)
@@ -204,19 +206,19 @@ def _span_problems(rule: Rule) -> Iterator[str]:
         yield f"window_s must be a multiple of {step}, the length of a history bucket"
 
 
-def value_text(metric: str, value: float | None) -> str:
+def format_value(metric: str, value: float | None) -> str:
     """Format a value with its unit: `1,200 jobs`, `250 ms`, `12.5 %`."""
     if value is None:
         return "nothing measured"
-    if metric == Metric.ERROR_RATE:
+    if metric == RuleMetric.ERROR_RATE:
         return f"{100 * value:.3g} %"
-    if metric in (Metric.OLDEST_AGE, Metric.LATENCY) and value >= 10_000:
-        return span_text(round(value / 1000))
+    if metric in (RuleMetric.OLDEST_AGE, RuleMetric.LATENCY) and value >= 10_000:
+        return format_span(round(value / 1000))
     shown = f"{value:,.0f}" if value == round(value) or value >= 100 else f"{value:.3g}"
     return f"{shown} {UNIT.get(metric, '')}".strip()
 
 
-def span_text(seconds: int) -> str:
+def format_span(seconds: int) -> str:
     """Format a duration with at most two units: `90 s`, `5 min`, `2 h 10 min`."""
     if seconds < 120:
         return f"{seconds} s"

@@ -20,10 +20,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from headrace.alerts.channel_policy import DEFAULT_POLICY, ChannelPolicy
-from headrace.alerts.messages import Message
-from headrace.webhook.guard import PUBLIC_ONLY, AddressPolicy, checked_addresses, is_loopback
-from headrace.webhook.post import NotTaken, Rejected, post
-from headrace.webhook.signed import post_signed
+from headrace.alerts.messages import AlertMessage
+from headrace.webhook.guard import PUBLIC_ONLY, AddressPolicy, is_loopback, resolve_addresses
+from headrace.webhook.post import DeliveryFailed, DeliveryRejected, post
+from headrace.webhook.signing import post_signed
 
 EMOJI = {"info": "ℹ️", "warning": "⚠️", "critical": "🔥"}
 
@@ -40,48 +40,48 @@ class SendOptions:
 
 
 def send(
-    kind: str, config: Mapping[str, Any], message: Message, options: SendOptions, org: str | None = None
+    kind: str, config: Mapping[str, Any], message: AlertMessage, options: SendOptions, org: str | None = None
 ) -> str | None:
     """Send a message and return a note on partial delivery; None if it reached everyone.
 
     `org` is the organisation of the channel (default: that of the message's rule).
     """
     if problem := options.channels.find_problem(kind, config, message.rule.org if org is None else org):
-        raise NotTaken(f"Nothing was sent: {problem}.")
+        raise DeliveryFailed(f"Nothing was sent: {problem}.")
     return SENDERS[kind](config, message, options)
 
 
-def _webhook(config: Mapping[str, Any], message: Message, options: SendOptions) -> None:
+def _send_webhook(config: Mapping[str, Any], message: AlertMessage, options: SendOptions) -> None:
     post_signed(
         config["url"],
         config["secret"],
         message.id,
-        message.document(options.public_url),
+        message.render_document(options.public_url),
         timeout_s=options.timeout_s,
         policy=options.policy,
     )
 
 
-def _slack(config: Mapping[str, Any], message: Message, options: SendOptions) -> None:
+def _send_slack(config: Mapping[str, Any], message: AlertMessage, options: SendOptions) -> None:
     mark = "✅" if message.kind == "resolved" else EMOJI.get(message.rule.severity, "")
-    lines = "\n".join(_escaped(line) for line in message.lines(options.public_url))
+    lines = "\n".join(_escape(line) for line in message.render_lines(options.public_url))
     blocks = [
-        {"type": "section", "text": {"type": "mrkdwn", "text": f"{mark} *{_escaped(message.title)}*"[:2900]}},
+        {"type": "section", "text": {"type": "mrkdwn", "text": f"{mark} *{_escape(message.title)}*"[:2900]}},
         {"type": "section", "text": {"type": "mrkdwn", "text": lines[:2900]}},
         {"type": "context", "elements": [{"type": "plain_text", "text": message.id}]},
     ]
-    body = json.dumps({"text": _escaped(message.title), "blocks": blocks}).encode()
+    body = json.dumps({"text": _escape(message.title), "blocks": blocks}).encode()
     headers = {"Content-Type": "application/json", "X-Headrace-Delivery": message.id}
     post(config["url"], body, headers, timeout_s=options.timeout_s, policy=options.policy)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _email(config: Mapping[str, Any], message: Message, options: SendOptions) -> str | None:
+def _send_email(config: Mapping[str, Any], message: AlertMessage, options: SendOptions) -> str | None:
     if options.smtp_url is None:
-        raise NotTaken("No mail server is configured: set alerts.smtp_url.")
+        raise DeliveryFailed("No mail server is configured: set alerts.smtp_url.")
     mail = EmailMessage()
     mail["Subject"] = message.title
     mail["From"] = options.email_from
@@ -89,11 +89,11 @@ def _email(config: Mapping[str, Any], message: Message, options: SendOptions) ->
     mail["Message-ID"] = f"<{message.id}@headrace>"  # the same for each attempt
     mail["X-Headrace-Delivery"] = message.id
     mail["Auto-Submitted"] = "auto-generated"
-    mail.set_content(message.text(options.public_url))
+    mail.set_content(message.render_text(options.public_url))
     try:
         refused = _deliver(mail, options.smtp_url, options)
     except (smtplib.SMTPException, OSError) as error:
-        failure = Rejected if _is_permanent(error) else NotTaken
+        failure = DeliveryRejected if _is_permanent(error) else DeliveryFailed
         raise failure(f"The mail server rejected the message: {type(error).__name__}: {error}") from error
     if not refused:
         return None
@@ -149,7 +149,7 @@ def _open_mail_server(url: str, options: SendOptions) -> _PinnedSmtp:
     parts = urlsplit(url)
     host, is_tls = parts.hostname or "localhost", parts.scheme == "smtps"
     port = parts.port or (465 if is_tls else 25)
-    addresses = checked_addresses(host, port, options.policy)
+    addresses = resolve_addresses(host, port, options.policy)
     return _PinnedSmtp(addresses, host, port, options.timeout_s, ssl.create_default_context() if is_tls else None)
 
 
@@ -160,7 +160,7 @@ def _deliver(mail: EmailMessage, url: str, options: SendOptions) -> dict[str, tu
         server.ehlo()
         is_required = parts.scheme == "smtp" and must_encrypt(options.starttls, server.address)
         if is_required and not server.has_extn("starttls"):
-            raise NotTaken(
+            raise DeliveryFailed(
                 "The mail server does not offer STARTTLS. Neither password nor message was sent. Use smtps://, "
                 "or set alerts.smtp_starttls = optional."
             )
@@ -172,12 +172,12 @@ def _deliver(mail: EmailMessage, url: str, options: SendOptions) -> dict[str, tu
         return server.send_message(mail)
 
 
-def _apprise(config: Mapping[str, Any], message: Message, options: SendOptions) -> None:
+def _send_apprise(config: Mapping[str, Any], message: AlertMessage, options: SendOptions) -> None:
     """Send in a separate process without environment, where `apprise_child` restricts the plugins."""
     request = {
         "url": config["url"],
         "title": message.title,
-        "body": "\n".join(message.lines(options.public_url)),
+        "body": "\n".join(message.render_lines(options.public_url)),
         "kind": "success" if message.kind == "resolved" else _APPRISE_KIND.get(message.rule.severity, "info"),
         "schemes": sorted(options.channels.apprise_schemes),
         "allowed_hosts": options.policy.allowed_hosts,
@@ -196,15 +196,20 @@ def _apprise(config: Mapping[str, Any], message: Message, options: SendOptions) 
             cwd="/",
         )
     except subprocess.TimeoutExpired:
-        raise NotTaken(f"Apprise did not finish within {options.timeout_s + 10:g} s.") from None
+        raise DeliveryFailed(f"Apprise did not finish within {options.timeout_s + 10:g} s.") from None
     if done.returncode:
         lines = done.stdout.decode(errors="replace").strip().splitlines()
-        raise NotTaken(
+        raise DeliveryFailed(
             f"Apprise could not send the message: {lines[-1] if lines else f'exit code {done.returncode}, no output'}"
         )
 
 
 _APPRISE_KIND = {"info": "info", "warning": "warning", "critical": "failure"}
 
-Sender = Callable[[Mapping[str, Any], Message, SendOptions], str | None]
-SENDERS: dict[str, Sender] = {"webhook": _webhook, "slack": _slack, "email": _email, "apprise": _apprise}
+Sender = Callable[[Mapping[str, Any], AlertMessage, SendOptions], str | None]
+SENDERS: dict[str, Sender] = {
+    "webhook": _send_webhook,
+    "slack": _send_slack,
+    "email": _send_email,
+    "apprise": _send_apprise,
+}

@@ -13,11 +13,12 @@ from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.api import openapi, problems
-from headrace.api.auth import AuthenticateBeforeBody, caller
-from headrace.api.headers import AddHeaders, CatchErrors, LimitBody
-from headrace.api.instruments import CountRequests, Instruments
-from headrace.api.problems import Problem, responses
-from headrace.api.proxies import ReadForwarded
+from headrace.api.auth import AuthenticationMiddleware, require_caller
+from headrace.api.housekeeping import run_housekeeping
+from headrace.api.metrics import ApiMetrics, RequestMetricsMiddleware
+from headrace.api.middleware import BodyLimitMiddleware, ErrorMiddleware, HeadersMiddleware
+from headrace.api.problems import Problem, make_problem_responses
+from headrace.api.proxies import ForwardedHeadersMiddleware
 from headrace.api.routes import (
     alerts,
     audit,
@@ -32,18 +33,17 @@ from headrace.api.routes import (
     streams,
 )
 from headrace.api.services import Services
-from headrace.api.upkeep import upkeep
-from headrace.vitals.figures import Families
+from headrace.runtime.metrics import MetricFamilies
 
 DASHBOARD = Path(__file__).parent / "static"
 
-PAGE = re.compile(r"/(queue-metrics|streams|dead|pipeline|alerts|autoscaler|(queues|jobs)/.+)", re.DOTALL)
+DASHBOARD_PATH = re.compile(r"/(queue-metrics|streams|dead|pipeline|alerts|autoscaler|(queues|jobs)/.+)", re.DOTALL)
 """Paths handled by the dashboard itself (ui/src/router.ts); each serves its index page."""
 
 HIDDEN = re.compile(r"(^|[/\\])\.")
 """Files that are not served: names that begin with a dot, such as the record of the build."""
 
-GUARDED: list[APIRouter] = [
+AUTHENTICATED_ROUTERS: list[APIRouter] = [
     queues.router,
     streams.router,
     history.router,
@@ -56,10 +56,10 @@ GUARDED: list[APIRouter] = [
 ]
 """Routers whose routes all require a key. New routers belong here."""
 
-OPEN: list[APIRouter] = [session.router, health.router]
+SELF_CHECKED_ROUTERS: list[APIRouter] = [session.router, health.router]
 """Routers whose routes check access themselves."""
 
-ANYBODY = frozenset(
+PUBLIC_ROUTES = frozenset(
     {
         ("GET", "/healthz"),
         ("GET", "/readyz"),
@@ -75,7 +75,7 @@ ANYBODY = frozenset(
 """Routes that work without a key, in addition to the dashboard's files."""
 
 
-def create_app(services: Services, *sources: Callable[[], Families]) -> FastAPI:
+def create_app(services: Services, *sources: Callable[[], MetricFamilies]) -> FastAPI:
     app = FastAPI(
         title="Headrace",
         version=version("headrace"),
@@ -85,40 +85,42 @@ def create_app(services: Services, *sources: Callable[[], Families]) -> FastAPI:
         redirect_slashes=False,  # a trailing slash is an empty name, not the list
     )
     app.state.services = services
-    app.state.instruments = Instruments(*sources)
+    app.state.instruments = ApiMetrics(*sources)
     problems.install(app)
     openapi.install(app)
     # The middleware added last is outermost.
-    app.add_middleware(AuthenticateBeforeBody, to=services, open_routes=ANYBODY)
-    app.add_middleware(LimitBody, max_bytes=services.settings.max_body, open_routes=ANYBODY)
-    app.add_middleware(CatchErrors)
-    app.add_middleware(CountRequests, instruments=app.state.instruments)
-    app.add_middleware(AddHeaders, settings=services.settings)
-    app.add_middleware(ReadForwarded, trusted=services.settings.trusted_proxies)
-    for router in GUARDED:
+    app.add_middleware(AuthenticationMiddleware, services=services, open_routes=PUBLIC_ROUTES)
+    app.add_middleware(BodyLimitMiddleware, max_bytes=services.settings.max_body, open_routes=PUBLIC_ROUTES)
+    app.add_middleware(ErrorMiddleware)
+    app.add_middleware(RequestMetricsMiddleware, instruments=app.state.instruments)
+    app.add_middleware(HeadersMiddleware, settings=services.settings)
+    app.add_middleware(ForwardedHeadersMiddleware, trusted=services.settings.trusted_proxies)
+    for router in AUTHENTICATED_ROUTERS:
         app.include_router(
-            router, dependencies=[Depends(caller)], responses=responses(400, 401, 403, 404, 429, 500, 503)
+            router,
+            dependencies=[Depends(require_caller)],
+            responses=make_problem_responses(400, 401, 403, 404, 429, 500, 503),
         )
-    for router in OPEN:
+    for router in SELF_CHECKED_ROUTERS:
         app.include_router(router)
     # Not mounted, because a mount at / would also match requests with a wrong method.
-    app.router.default = _dashboard()
+    app.router.default = _make_dashboard()
     return app
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
-    with upkeep(app.state.services):
+    with run_housekeeping(app.state.services):
         yield
 
 
-def _dashboard() -> ASGIApp:
+def _make_dashboard() -> ASGIApp:
     files = StaticFiles(directory=DASHBOARD, html=True) if DASHBOARD.is_dir() else None
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         if files is None or path.startswith("/api/") or HIDDEN.search(path):
             raise Problem(404, f"No route matches {path}. GET /openapi.json lists all routes.")
-        await files({**scope, "path": "/"} if PAGE.fullmatch(path) else scope, receive, send)
+        await files({**scope, "path": "/"} if DASHBOARD_PATH.fullmatch(path) else scope, receive, send)
 
     return serve

@@ -19,14 +19,14 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 from starlette.exceptions import HTTPException
 
-from headrace.api.auth import SignedIn, address_of
-from headrace.api.callers import Scope
-from headrace.api.problems import RETRY_AFTER_S, STATUS, Problem
+from headrace.api.access import KeyScope
+from headrace.api.auth import CurrentCaller, get_client_address
+from headrace.api.problems import RETRY_AFTER_S, STATUS_BY_ERROR, Problem
 from headrace.api.queries import QUERIES
-from headrace.api.services import Services, services
+from headrace.api.services import Services, get_services
 from headrace.errors import DatabaseFull, MigrationError, ServiceUnavailable
 from headrace.model.names import EnvRef
-from headrace.postgres.connect import Connection, Pool, class_row, connection, scalar_row
+from headrace.postgres.connect import Connection, Pool, class_row, scalar_row, transaction
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ COMMAND_LINE = "command line"
 
 
 @dataclass(frozen=True)
-class Line:
+class AuditEntry:
     """A stored entry of the audit log."""
 
     id: int
@@ -52,7 +52,7 @@ class Line:
 
 
 @dataclass
-class Entry:
+class AuditedOperation:
     """An operation in progress; its notes are stored with the outcome."""
 
     id: int
@@ -63,7 +63,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Recorder:
+class AuditRecorder:
     """Records the operations of one request, with its key and address."""
 
     pool: Pool
@@ -73,23 +73,27 @@ class Recorder:
 
     @contextmanager
     def record(
-        self, action: str, tenant: EnvRef | Scope | None = None, queue: str | None = None, **details: Any
-    ) -> Generator[Entry]:
+        self, action: str, tenant: EnvRef | KeyScope | None = None, queue: str | None = None, **details: Any
+    ) -> Generator[AuditedOperation]:
         """Record the operation that the `with` block performs. Raises a 503 before it if the log cannot be written."""
-        entry = Entry(self._begin(action, tenant, queue, details))
+        entry = AuditedOperation(self._begin(action, tenant, queue, details))
         try:
             yield entry
         except BaseException as error:
-            entry.note(error=_words(error))
+            entry.note(error=_format_error(error))
             self._end(entry, "refused" if _is_refusal(error) else "failed")
             raise
         self._end(entry, "done")
 
-    def _begin(self, action: str, tenant: EnvRef | Scope | None, queue: str | None, details: Mapping[str, Any]) -> int:
+    def _begin(
+        self, action: str, tenant: EnvRef | KeyScope | None, queue: str | None, details: Mapping[str, Any]
+    ) -> int:
         try:
-            with connection(self.pool) as conn:
+            with transaction(self.pool) as conn:
                 by = {"key_id": self.key_id, "key_name": self.key_name, "address": self.address}
-                return begin(conn, action, tenant and Scope(tenant.org, tenant.project, tenant.env), queue, details, by)
+                return begin_entry(
+                    conn, action, tenant and KeyScope(tenant.org, tenant.project, tenant.env), queue, details, by
+                )
         except (ServiceUnavailable, DatabaseFull, MigrationError) as error:
             log.warning("refused %s, could not write the audit log: %s", action, error, extra={"action": "audit"})
             raise Problem(
@@ -99,65 +103,67 @@ class Recorder:
                 {"Retry-After": str(RETRY_AFTER_S)},
             ) from error
 
-    def _end(self, entry: Entry, outcome: str) -> None:
+    def _end(self, entry: AuditedOperation, outcome: str) -> None:
         """Store the outcome. If that fails, the entry keeps the outcome `begun`: the operation cannot be undone."""
         try:
-            with connection(self.pool) as conn:
-                end(conn, entry.id, outcome, entry.notes)
+            with transaction(self.pool) as conn:
+                end_entry(conn, entry.id, outcome, entry.notes)
         except Exception as error:
             log.warning("audit entry %s keeps outcome 'begun', could not record %s: %s", entry.id, outcome, error)
 
 
-def begin(
+def begin_entry(
     conn: Connection,
     action: str,
-    scope: Scope | None,
+    scope: KeyScope | None,
     queue: str | None,
     details: Mapping[str, Any],
     by: Mapping[str, str | None],
 ) -> int:
-    scope = scope or Scope()
+    scope = scope or KeyScope()
     row = {"org": scope.org, "project": scope.project, "env": scope.env, "queue": queue, "action": action}
     cursor = conn.cursor(row_factory=scalar_row)
     return cursor.execute(QUERIES["begin_audit_entry"], {**row, **by, "details": json.dumps(details)}).fetchone() or 0
 
 
-def end(conn: Connection, entry_id: int, outcome: str, details: Mapping[str, Any]) -> None:
+def end_entry(conn: Connection, entry_id: int, outcome: str, details: Mapping[str, Any]) -> None:
     row = {"id": entry_id, "outcome": outcome, "details": json.dumps(details)}
     conn.execute(QUERIES["end_audit_entry"], row)
 
 
-def record_command(conn: Connection, action: str, scope: Scope, **details: Any) -> None:
+def record_cli_operation(conn: Connection, action: str, scope: KeyScope, **details: Any) -> None:
     """Record an operation of the command line, in the transaction that performs it."""
     by = {"key_id": None, "key_name": COMMAND_LINE, "address": ""}
-    end(conn, begin(conn, action, scope, None, details, by), "done", {})
+    end_entry(conn, begin_entry(conn, action, scope, None, details, by), "done", {})
 
 
-def page(conn: Connection, scope: Scope, before: int | None, limit: int) -> list[Line]:
+def list_entries(conn: Connection, scope: KeyScope, before: int | None, limit: int) -> list[AuditEntry]:
     """List the entries in the scope, newest first; `before` is the last id of the previous page."""
     params = {"org": scope.org, "project": scope.project, "env": scope.env, "before": before, "limit": limit}
-    return conn.cursor(row_factory=class_row(Line)).execute(QUERIES["list_audit_entries"], params).fetchall()
+    return conn.cursor(row_factory=class_row(AuditEntry)).execute(QUERIES["list_audit_entries"], params).fetchall()
 
 
-def tidy(conn: Connection, keep_s: float) -> None:
+def purge_old_entries(conn: Connection, keep_s: float) -> None:
     conn.execute(QUERIES["purge_audit_entries"], {"keep_s": keep_s})
 
 
-def auditor(request: Request, by: SignedIn, to: Annotated[Services, Depends(services)]) -> Recorder:
-    return Recorder(to.postgres, by.key_id, by.name, address_of(request))
+def get_audit_recorder(
+    request: Request, caller: CurrentCaller, services: Annotated[Services, Depends(get_services)]
+) -> AuditRecorder:
+    return AuditRecorder(services.postgres, caller.key_id, caller.name, get_client_address(request))
 
 
-Auditor = Annotated[Recorder, Depends(auditor)]
+Auditor = Annotated[AuditRecorder, Depends(get_audit_recorder)]
 
 
 def _is_refusal(error: BaseException) -> bool:
     """Return True if the request was refused (status below 500), False if the operation failed."""
     if isinstance(error, HTTPException):
         return error.status_code < 500
-    return any(STATUS.get(kind, 500) < 500 for kind in type(error).__mro__ if kind in STATUS)
+    return any(STATUS_BY_ERROR.get(kind, 500) < 500 for kind in type(error).__mro__ if kind in STATUS_BY_ERROR)
 
 
-def _words(error: BaseException) -> str:
+def _format_error(error: BaseException) -> str:
     """Return the error's text without surrogates and NUL, which PostgreSQL's JSON cannot store."""
     text = str(error.detail) if isinstance(error, HTTPException) else str(error) or type(error).__name__
     return text.encode(errors="replace").decode().replace("\0", "")

@@ -24,31 +24,31 @@ from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from headrace.api import sessions
-from headrace.api.callers import EVERYTHING, Caller, Level, Scope, unknown_tenant
-from headrace.api.keys import Key, Session
+from headrace.api.access import GLOBAL_SCOPE, AccessLevel, Caller, KeyScope, make_unknown_environment_problem
+from headrace.api.api_keys import ApiKey, BrowserSession
 from headrace.api.problems import Problem
-from headrace.api.services import Services, services
+from headrace.api.services import Services, get_services
 from headrace.model.names import EnvRef
 
 __all__ = [
     "CHALLENGE",
-    "EVERYTHING",
+    "GLOBAL_SCOPE",
+    "AccessLevel",
     "AdminTenant",
-    "AuthenticateBeforeBody",
+    "AuthenticationMiddleware",
     "Caller",
-    "Level",
+    "CurrentCaller",
+    "KeyScope",
     "OperateTenant",
     "ReadTenant",
-    "Scope",
-    "SignedIn",
-    "address_of",
-    "caller",
-    "find_key",
+    "authenticate_key",
     "find_session",
-    "maybe_caller",
-    "network_of",
-    "refusal",
-    "unknown_tenant",
+    "get_client_address",
+    "get_client_network",
+    "get_optional_caller",
+    "make_invalid_key_problem",
+    "make_unknown_environment_problem",
+    "require_caller",
 ]
 
 BEARER = HTTPBearer(auto_error=False, scheme_name="key", description="API key created with `headrace keys create`.")
@@ -59,28 +59,30 @@ COOKIE = APIKeyCookie(
     description="Session cookie set by `POST /api/v1/session`.",
 )
 CHALLENGE = 'Bearer realm="headrace"'
-STRANGER = "Authentication required: send `Authorization: Bearer hr_…`, or sign in (again, if the session has expired)."
+KEY_REQUIRED = (
+    "Authentication required: send `Authorization: Bearer hr_…`, or sign in (again, if the session has expired)."
+)
 
 Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
 
 
-async def caller(
+async def require_caller(
     request: Request,
-    to: Annotated[Services, Depends(services)],
+    services: Annotated[Services, Depends(get_services)],
     bearer: Bearer,
     _cookie: Annotated[str | None, Security(COOKIE)],  # for OpenAPI only: the real cookie name contains the port
 ) -> Caller:
     """Return the caller that the request authenticates; 401 without a valid key, 429 over the rate limit."""
-    return await _authenticate(request, to, bearer)
+    return await _authenticate(request, services, bearer)
 
 
-class AuthenticateBeforeBody:
+class AuthenticationMiddleware:
     """Refuses requests without a valid key before their body is read, because FastAPI parses the body before it
     resolves the dependencies of a route."""
 
-    def __init__(self, app: ASGIApp, to: Services, open_routes: Container[tuple[str, str]]) -> None:
+    def __init__(self, app: ASGIApp, services: Services, open_routes: Container[tuple[str, str]]) -> None:
         self._app = app
-        self._to = to
+        self._to = services
         self._open_routes = open_routes
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
@@ -98,72 +100,76 @@ class AuthenticateBeforeBody:
         await self._app(scope, guarded_receive, send)
 
 
-async def _authenticate(request: Request, to: Services, bearer: HTTPAuthorizationCredentials | None) -> Caller:
+async def _authenticate(request: Request, services: Services, bearer: HTTPAuthorizationCredentials | None) -> Caller:
     """Return the caller, authenticated once per request. Raises Problem."""
     known: Caller | None = getattr(request.state, "caller", None)
     if known is not None:
         return known
-    found = await _caller_of(request, to, bearer)
+    found = await _find_caller(request, services, bearer)
     if found is None and bearer is not None:
-        raise refusal(request, to)
+        raise make_invalid_key_problem(request, services)
     if found is None:
-        raise Problem(401, STRANGER, {"WWW-Authenticate": CHALLENGE})
-    request.state.rate = spent = to.rates.spend(found.key_id)
-    spent.refuse_excess(f"key {found.name!r}")
-    to.used.add(found.key_id)
+        raise Problem(401, KEY_REQUIRED, {"WWW-Authenticate": CHALLENGE})
+    request.state.rate = spent = services.request_limits.take(found.key_id)
+    spent.raise_if_exceeded(f"key {found.name!r}")
+    services.used_key_ids.add(found.key_id)
     if found.session_id is not None:
-        to.used_sessions.add(found.session_id)
+        services.used_session_ids.add(found.session_id)
     request.state.caller = found
     return found
 
 
-async def maybe_caller(request: Request, to: Annotated[Services, Depends(services)], bearer: Bearer) -> Caller | None:
+async def get_optional_caller(
+    request: Request, services: Annotated[Services, Depends(get_services)], bearer: Bearer
+) -> Caller | None:
     """Return the caller, or None without a valid key; for public routes that return more to authenticated callers."""
     try:
-        found = await _caller_of(request, to, bearer)
+        found = await _find_caller(request, services, bearer)
     except Problem:
         return None
     if found is None and bearer is not None:
-        to.failures.spend(network_of(request))
+        services.failed_key_limits.take(get_client_network(request))
     return found
 
 
-async def find_key(request: Request, to: Services, text: str) -> Key | None:
+async def authenticate_key(request: Request, services: Services, text: str) -> ApiKey | None:
     """Return the key with this text, or None if it is not valid.
 
     An unknown key may be new, so the keys are reloaded, unless this address has sent too many invalid ones.
     """
-    if not to.keys.loaded or (to.keys.find(text) is None and to.failures.look(network_of(request)).allowed):
-        await _read_keys_again(to)
-    _refuse_unloaded(to)
-    return to.keys.find(text)
+    if not services.key_ring.is_loaded or (
+        services.key_ring.find(text) is None and services.failed_key_limits.peek(get_client_network(request)).allowed
+    ):
+        await _reload_keys(services)
+    _refuse_unloaded(services)
+    return services.key_ring.find(text)
 
 
-async def _read_keys_again(to: Services) -> None:
+async def _reload_keys(services: Services) -> None:
     """Reload all keys and sessions that existed when this was called.
 
     Concurrent requests share one reload, and hold no thread while they wait for it.
     """
     called_at = time.monotonic()
-    await asyncio.sleep(to.keys.wait_before_read_s())
-    await run_in_threadpool(to.keys.refresh_if_older, called_at)
+    await asyncio.sleep(services.key_ring.wait_before_read_s())
+    await run_in_threadpool(services.key_ring.refresh_if_older, called_at)
 
 
-def refusal(request: Request, to: Services) -> Problem:
+def make_invalid_key_problem(request: Request, services: Services) -> Problem:
     """Return a 401 for an invalid key; raise a 429 if the address sent too many. Valid keys are never affected."""
-    to.failures.spend(network_of(request)).refuse_excess("this address")
+    services.failed_key_limits.take(get_client_network(request)).raise_if_exceeded("this address")
     detail = "Invalid API key: malformed, unknown, revoked or expired. Use another key."
     return Problem(401, detail, {"WWW-Authenticate": f'{CHALLENGE}, error="invalid_token"'})
 
 
-def address_of(request: Request) -> str:
+def get_client_address(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
-def network_of(request: Request) -> str:
+def get_client_network(request: Request) -> str:
     """Return the network whose invalid keys are counted together: an IPv4 address, or an IPv6 /64, because providers
     assign those as a whole."""
-    address = address_of(request)
+    address = get_client_address(request)
     try:
         parsed = ip_address(address)
     except ValueError:
@@ -171,40 +177,42 @@ def network_of(request: Request) -> str:
     return str(ip_network((parsed, 64), strict=False)) if parsed.version == 6 else address
 
 
-async def find_session(request: Request, to: Services) -> Session | None:
+async def find_session(request: Request, services: Services) -> BrowserSession | None:
     """Return the session of the request's cookie, or None if it is not valid.
 
     An unknown session may have begun in another process, so sessions are reloaded, unless this address has sent too
     many invalid ones.
     """
-    if (cookie := sessions.cookie_of(request)) is None:
+    if (cookie := sessions.read_cookie(request)) is None:
         return None
-    if not to.keys.loaded:
-        await _read_keys_again(to)
-    _refuse_unloaded(to)
-    found = to.keys.find_session(cookie)
-    if found is None and to.failures.look(network_of(request)).allowed:
-        await _read_keys_again(to)
-        found = to.keys.find_session(cookie)
+    if not services.key_ring.is_loaded:
+        await _reload_keys(services)
+    _refuse_unloaded(services)
+    found = services.key_ring.find_session(cookie)
+    if found is None and services.failed_key_limits.peek(get_client_network(request)).allowed:
+        await _reload_keys(services)
+        found = services.key_ring.find_session(cookie)
         if found is None:
-            to.failures.spend(network_of(request))
+            services.failed_key_limits.take(get_client_network(request))
     return found
 
 
-async def _caller_of(request: Request, to: Services, bearer: HTTPAuthorizationCredentials | None) -> Caller | None:
+async def _find_caller(
+    request: Request, services: Services, bearer: HTTPAuthorizationCredentials | None
+) -> Caller | None:
     if bearer is not None:
-        key = await find_key(request, to, bearer.credentials)
+        key = await authenticate_key(request, services, bearer.credentials)
         return key and key.caller
-    session = await find_session(request, to)
-    key = session and to.keys.find_id(session.key_id)
+    session = await find_session(request, services)
+    key = session and services.key_ring.find_by_id(session.key_id)
     if session is None or key is None:
         return None
-    sessions.refuse_foreign(request)
+    sessions.refuse_cross_site(request)
     return replace(key.caller, session_id=session.id)
 
 
-def _refuse_unloaded(to: Services) -> None:
-    if not to.keys.loaded:
+def _refuse_unloaded(services: Services) -> None:
+    if not services.key_ring.is_loaded:
         raise Problem(
             503,
             "API keys have not been loaded from PostgreSQL since this process started, so requests cannot be "
@@ -213,18 +221,20 @@ def _refuse_unloaded(to: Services) -> None:
         )
 
 
-SignedIn = Annotated[Caller, Depends(caller)]
+CurrentCaller = Annotated[Caller, Depends(require_caller)]
 
-Part = Annotated[str | None, Query(description="Optional if the key's scope determines it.")]
+TenantName = Annotated[str | None, Query(description="Optional if the key's scope determines it.")]
 
 
-def _tenant_at(level: Level) -> Callable[..., Awaitable[EnvRef]]:
-    async def tenant(by: SignedIn, org: Part = None, project: Part = None, env: Part = None) -> EnvRef:
-        return by.tenant(org, project, env, level)
+def _make_tenant_dependency(level: AccessLevel) -> Callable[..., Awaitable[EnvRef]]:
+    async def tenant(
+        by: CurrentCaller, org: TenantName = None, project: TenantName = None, env: TenantName = None
+    ) -> EnvRef:
+        return by.resolve_environment(org, project, env, level)
 
     return tenant
 
 
-ReadTenant = Annotated[EnvRef, Depends(_tenant_at(Level.READ))]
-OperateTenant = Annotated[EnvRef, Depends(_tenant_at(Level.OPERATE))]
-AdminTenant = Annotated[EnvRef, Depends(_tenant_at(Level.ADMIN))]
+ReadTenant = Annotated[EnvRef, Depends(_make_tenant_dependency(AccessLevel.READ))]
+OperateTenant = Annotated[EnvRef, Depends(_make_tenant_dependency(AccessLevel.OPERATE))]
+AdminTenant = Annotated[EnvRef, Depends(_make_tenant_dependency(AccessLevel.ADMIN))]

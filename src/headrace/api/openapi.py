@@ -10,29 +10,29 @@ from fastapi.openapi.utils import get_openapi
 
 from headrace.api.problems import MEDIA_TYPE
 
-ITS_OWN_ERRORS = ("HTTPValidationError", "ValidationError")
+FASTAPI_ERROR_SCHEMAS = ("HTTPValidationError", "ValidationError")
 
 
 def install(app: FastAPI) -> None:
     def describe() -> dict[str, Any]:
         if not app.openapi_schema:
-            app.openapi_schema = _corrected(get_openapi(title=app.title, version=app.version, routes=app.routes))
+            app.openapi_schema = _correct_schema(get_openapi(title=app.title, version=app.version, routes=app.routes))
         return app.openapi_schema
 
     app.openapi = describe
 
 
-def _corrected(schema: dict[str, Any]) -> dict[str, Any]:
-    for operation in _operations(schema):
+def _correct_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    for operation in _list_operations(schema):
         operation["responses"].pop("422", None)  # invalid requests get a 400
         for status, response in operation["responses"].items():
             if int(status) >= 400:
                 response["content"] = {MEDIA_TYPE: response["content"]["application/json"]}
-    for name in ITS_OWN_ERRORS:
+    for name in FASTAPI_ERROR_SCHEMAS:
         schema.get("components", {}).get("schemas", {}).pop(name, None)
     return schema
 
 
-def _operations(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _list_operations(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for path in schema.get("paths", {}).values():
         yield from path.values()

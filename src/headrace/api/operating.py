@@ -9,49 +9,49 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from headrace.api.callers import Scope
-from headrace.api.feeds import Hub
-from headrace.api.recent import Recent
+from headrace.api.access import KeyScope
+from headrace.api.environment_filter import EnvironmentFilter, narrow_to_scope
+from headrace.api.live_feed import FeedHub
 from headrace.api.services import Services
-from headrace.api.within import Within, narrowed
-from headrace.cold.details import FlowDetail, join_details
+from headrace.api.ttl_cache import TtlCache
+from headrace.cold.flow_depths import FlowDetail, merge_flow_depths
 from headrace.cold.tiers import Tiers
 from headrace.model.names import QueueRef
-from headrace.queue.details import Detail, read_details
-from headrace.queue.queue import SyncClient, refuse_unknown
-from headrace.queue.registry import Workers, read_workers
+from headrace.queue.client import SyncClient, raise_if_unknown
+from headrace.queue.flow_depths import TierFlowDepth, read_flow_depths
+from headrace.queue.registry import LiveWorkers, read_workers
 from headrace.queue.state import QueueState, read_environment, read_state, read_states
 
-KEEP_DETAILS_S = 5.0
-KEEP_WORKERS_S = 1.0
+FLOW_DEPTHS_CACHE_S = 5.0
+WORKERS_CACHE_S = 1.0
 
 
 @dataclass(frozen=True)
-class Details:
+class FlowDepths:
     """Waiting jobs by task, flow and flow type, in each tier."""
 
-    warm: list[Detail]
-    cold: list[Detail]
+    warm: list[TierFlowDepth]
+    cold: list[TierFlowDepth]
     at_ms: int
 
-    def only(self, where: Within) -> Details:
+    def filter(self, where: EnvironmentFilter) -> FlowDepths:
         warm, cold = ([each for each in tier if where.covers(each.ref.environment)] for tier in (self.warm, self.cold))
-        return Details(warm, cold, self.at_ms)
+        return FlowDepths(warm, cold, self.at_ms)
 
     @cached_property
     def joined(self) -> list[FlowDetail]:
-        return join_details(self.warm, self.cold)
+        return merge_flow_depths(self.warm, self.cold)
 
 
 class Operating:
     """Queue access of one application. Connections open on first use."""
 
-    def __init__(self, to: Services) -> None:
-        self.to = to
-        self.access = replace(to.queue, options=replace(to.queue.options, shards=to.given_shards))
-        self.hub = Hub(to.settings.streams, to.settings.streams_per_key)
-        self._details: Recent[Details] = Recent(KEEP_DETAILS_S)
-        self._workers: Recent[Workers] = Recent(KEEP_WORKERS_S)
+    def __init__(self, services: Services) -> None:
+        self.to = services
+        self.access = replace(services.queue, options=replace(services.queue.options, shards=services.given_shards))
+        self.hub = FeedHub(services.settings.streams, services.settings.streams_per_key)
+        self._flow_depths: TtlCache[FlowDepths] = TtlCache(FLOW_DEPTHS_CACHE_S)
+        self._workers: TtlCache[LiveWorkers] = TtlCache(WORKERS_CACHE_S)
 
     @cached_property
     def tiers(self) -> Tiers:
@@ -64,7 +64,7 @@ class Operating:
     def client(self) -> SyncClient:
         return SyncClient(self.to.redis_url, self.access.options, self.tiers)
 
-    def states(self, where: Within) -> list[QueueState]:
+    def list_states(self, where: EnvironmentFilter) -> list[QueueState]:
         """Return the states of the queues in these environments, ordered by name."""
         if where.nothing:
             return []
@@ -72,29 +72,29 @@ class Operating:
             return read_environment(self.to.valkey, self.to.shards, env)
         return read_states(self.to.valkey, self.to.shards, where.covers, where.prefix)
 
-    def state(self, ref: QueueRef) -> QueueState:
+    def get_state(self, ref: QueueRef) -> QueueState:
         state = read_state(self.to.valkey, self.to.shards, ref)
-        refuse_unknown(ref, state is not None)
+        raise_if_unknown(ref, state is not None)
         assert state is not None
         return state
 
-    def details(self, scope: Scope, where: Within) -> Details:
+    def read_flow_depths(self, scope: KeyScope, where: EnvironmentFilter) -> FlowDepths:
         """Return the waiting jobs of these environments, cached for FLOW_DEPTHS_CACHE_S.
 
         The whole scope of the key is read once and filtered per request, so that parameters cause no extra reads.
         """
         if where.nothing:
-            return Details([], [], self.to.now_ms())
-        reached = narrowed(scope, Within())
-        return self._details.get(reached, lambda: self._read_details(reached)).only(where)
+            return FlowDepths([], [], self.to.now_ms())
+        reached = narrow_to_scope(scope, EnvironmentFilter())
+        return self._flow_depths.get(reached, lambda: self._read_all_flow_depths(reached)).filter(where)
 
-    def _read_details(self, where: Within) -> Details:
+    def _read_all_flow_depths(self, where: EnvironmentFilter) -> FlowDepths:
         at_ms = self.to.now_ms()
-        warm = read_details(self.to.valkey, self.to.shards, where.covers, where.prefix)
-        return Details(warm, self.tiers.store.details(**where.parts), at_ms)
+        warm = read_flow_depths(self.to.valkey, self.to.shards, where.covers, where.prefix)
+        return FlowDepths(warm, self.tiers.store.list_flow_depths(**where.parts), at_ms)
 
     @property
-    def workers(self) -> Workers:
+    def workers(self) -> LiveWorkers:
         """Live workers of all tenants, cached; callers must filter them by the key's scope."""
         return self._workers.get("workers", lambda: read_workers(self.to.valkey))
 

@@ -40,7 +40,7 @@ from headrace.errors import (
     UnknownJob,
     UnknownQueue,
 )
-from headrace.warehouse.reads import HistoryMissing
+from headrace.warehouse.query_runner import HistoryMissing
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 5
 LOGIN = "/login/"
 
-STATUS: dict[type[HeadraceError], int] = {
+STATUS_BY_ERROR: dict[type[HeadraceError], int] = {
     InvalidName: 400,
     InvalidPeriod: 400,
     InvalidJob: 400,
@@ -69,7 +69,7 @@ STATUS: dict[type[HeadraceError], int] = {
 }
 """HTTP status by error class; the most specific listed class applies. Unlisted errors are a 500."""
 
-MEANING = {
+STATUS_DESCRIPTIONS = {
     400: "A parameter or the body is missing or invalid; `detail` names it.",
     401: "Missing or invalid API key.",
     403: "The key's access level is too low, or a cookie-authenticated request came from another site.",
@@ -101,86 +101,88 @@ class Problem(HTTPException):
     """Error response raised by routes: a status and a detail."""
 
 
-def responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def make_problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the `responses=` of a route or router for OpenAPI: its error statuses."""
-    return {status: {"model": ProblemDocument, "description": MEANING[status]} for status in statuses}
+    return {status: {"model": ProblemDocument, "description": STATUS_DESCRIPTIONS[status]} for status in statuses}
 
 
 def install(app: FastAPI) -> None:
-    app.add_exception_handler(HTTPException, _http_problem)
-    app.add_exception_handler(RequestValidationError, _invalid_request)
-    app.add_exception_handler(HeadraceError, _headrace_problem)
+    app.add_exception_handler(HTTPException, _handle_http_error)
+    app.add_exception_handler(RequestValidationError, _handle_invalid_request)
+    app.add_exception_handler(HeadraceError, _handle_headrace_error)
 
 
-def document(status: int, detail: str, headers: dict[str, str] | None = None, **more: str | int) -> JSONResponse:
+def make_problem_response(
+    status: int, detail: str, headers: dict[str, str] | None = None, **more: str | int
+) -> JSONResponse:
     title = HTTPStatus(status).phrase
     body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
     return JSONResponse(body, status, headers, media_type=MEDIA_TYPE)
 
 
-def unexpected(request: Request, error: Exception) -> JSONResponse:
+def make_internal_error_response(request: Request, error: Exception) -> JSONResponse:
     """Log an unexpected error and return a 500 with the id of the log entry."""
     error_id = uuid4()
-    log.error("%s %s failed: error %s", request.method, _logged_path(request), error_id, exc_info=error)
+    log.error("%s %s failed: error %s", request.method, _get_logged_path(request), error_id, exc_info=error)
     detail = f"Internal error. The server log has the details under error {error_id}; please report it."
-    return document(500, detail, instance=f"urn:uuid:{error_id}", error_id=str(error_id))
+    return make_problem_response(500, detail, instance=f"urn:uuid:{error_id}", error_id=str(error_id))
 
 
-def _logged_path(request: Request) -> str:
+def _get_logged_path(request: Request) -> str:
     """Return the path for the log, without the token of a sign-in link, which may still be valid."""
     path = request.url.path
     return f"{LOGIN}…" if path.startswith(LOGIN) else path
 
 
-def _http_problem(request: Request, error: Exception) -> JSONResponse:
+def _handle_http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    if error.status_code == 405 and (methods := _methods(request)):
+    if error.status_code == 405 and (methods := _find_allowed_methods(request)):
         allowed = ", ".join(sorted(methods))
         detail = f"{request.method} is not supported here; use {allowed}. Nothing was done."
-        return document(405, detail, {"Allow": allowed})
-    return document(error.status_code, str(error.detail), dict(error.headers or {}))
+        return make_problem_response(405, detail, {"Allow": allowed})
+    return make_problem_response(error.status_code, str(error.detail), dict(error.headers or {}))
 
 
-def _methods(request: Request) -> set[str]:
+def _find_allowed_methods(request: Request) -> set[str]:
     """Return the methods of all routes that match this path, not only of the one that refused."""
     path = request.scope.get("raw_path", b"").decode("latin-1") or request.scope["path"]
     every = [(str(route.path), route.methods or ()) for route in iter_route_contexts(request.app.routes)]
     return {method for template, methods in every if compile_path(template)[0].match(path) for method in methods}
 
 
-def _invalid_request(request: Request, error: Exception) -> JSONResponse:
+def _handle_invalid_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     reasons = [f"{'.'.join(map(str, one['loc'][1:])) or one['loc'][0]}: {one['msg']}" for one in error.errors()]
     text = "; ".join(reasons)
     kind = request.headers.get("content-type", "")
     if "json" not in kind.lower() and any(one["loc"][0] == "body" for one in error.errors()):
         text += f". Send a JSON body with Content-Type: application/json (received {kind or 'none'})"
-    return document(400, f"Invalid request: {text}.")
+    return make_problem_response(400, f"Invalid request: {text}.")
 
 
-def _headrace_problem(request: Request, error: Exception) -> JSONResponse:
+def _handle_headrace_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HeadraceError)
-    status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), None)
+    status = next((STATUS_BY_ERROR[kind] for kind in type(error).__mro__ if kind in STATUS_BY_ERROR), None)
     if status is None:
-        return unexpected(request, error)
+        return make_internal_error_response(request, error)
     if isinstance(error, QuotaExceeded):
-        return _quota_problem(status, error)
+        return _make_quota_response(status, error)
     if status != 503:
-        return document(status, str(error))
-    log.warning("refused %s %s: %s", request.method, _logged_path(request), error)
-    return document(503, _told(error), {"Retry-After": str(RETRY_AFTER_S)})
+        return make_problem_response(status, str(error))
+    log.warning("refused %s %s: %s", request.method, _get_logged_path(request), error)
+    return make_problem_response(503, _get_public_detail(error), {"Retry-After": str(RETRY_AFTER_S)})
 
 
-def _quota_problem(status: int, error: QuotaExceeded) -> JSONResponse:
+def _make_quota_response(status: int, error: QuotaExceeded) -> JSONResponse:
     if not isinstance(error, EnqueueRateExceeded):
-        return document(status, str(error), quota=error.quota, limit=error.limit, used=error.used)
+        return make_problem_response(status, str(error), quota=error.quota, limit=error.limit, used=error.used)
     if error.is_too_large:  # a retry cannot succeed
-        return document(409, str(error), quota=error.quota, limit=error.limit)
+        return make_problem_response(409, str(error), quota=error.quota, limit=error.limit)
     headers = {"Retry-After": str(math.ceil(error.retry_after_s))}
-    return document(status, str(error), headers, quota=error.quota, limit=error.limit)
+    return make_problem_response(status, str(error), headers, quota=error.quota, limit=error.limit)
 
 
-def _told(error: HeadraceError) -> str:
+def _get_public_detail(error: HeadraceError) -> str:
     """Return the detail that may be shown.
 
     Driver messages may contain addresses, so the class's default message replaces them; SpillRefused keeps its own,

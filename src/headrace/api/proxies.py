@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 FOR, PROTO = "x-forwarded-for", "x-forwarded-proto"
 
 
-class ReadForwarded:
+class ForwardedHeadersMiddleware:
     """Replaces the proxy's address and scheme with the client's. Must be the outermost middleware."""
 
     def __init__(self, app: ASGIApp, trusted: Iterable[str]) -> None:
@@ -39,16 +39,16 @@ class ReadForwarded:
             self._warn(peer)
             return
         hops = [hop for value in headers.getlist(FOR) for hop in value.split(",")]
-        scope["client"] = (self._first_untrusted(peer, hops), 0)
+        scope["client"] = (self._find_first_untrusted(peer, hops), 0)
         schemes = headers.getlist(PROTO)
         if schemes and (scheme := schemes[-1].strip().lower()) in ("http", "https"):
             scope["scheme"] = scheme
 
-    def _first_untrusted(self, peer: str, hops: Sequence[str]) -> str:
+    def _find_first_untrusted(self, peer: str, hops: Sequence[str]) -> str:
         """Return the last address that is not a trusted proxy. Each proxy appends the address of its client."""
         client = peer
         for hop in reversed(hops):
-            if (address := _address(hop)) is None:
+            if (address := _parse_address(hop)) is None:
                 break  # not written by a trusted proxy
             client = address
             if not self._is_trusted(address):
@@ -72,7 +72,7 @@ class ReadForwarded:
             )
 
 
-def _address(hop: str) -> str | None:
+def _parse_address(hop: str) -> str | None:
     """Parse one entry of X-Forwarded-For into an address without port; None if it is not an address."""
     text = hop.strip()
     if text.startswith("["):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headrace.cold.store import NO_LIMITS, Limits
+from headrace.cold.store import NO_LIMITS, ColdLimits
 from headrace.cold.tiers import FAR_MS, KEEP_MS
-from headrace.queue.queue import QueueOptions
+from headrace.queue.client import QueueOptions
 
 
 @dataclass(frozen=True)
 class QueueAccess:
     options: QueueOptions = field(default_factory=QueueOptions)
-    limits: Limits = NO_LIMITS
+    limits: ColdLimits = NO_LIMITS
     far_ms: int = FAR_MS
     keep_ms: int = KEEP_MS

@@ -13,69 +13,71 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from threading import Lock
 
-from headrace.postgres.probe import server_version as postgres_version
-from headrace.valkey.probe import server_version as valkey_version
+from headrace.postgres.probe import read_server_version as postgres_version
+from headrace.valkey.probe import read_server_version as valkey_version
 from headrace.warehouse.connect import connect as connect_clickhouse
 
 log = logging.getLogger(__name__)
 
-PATIENCE_S = 2.0
-KEEP_S = 1.0
+PROBE_TIMEOUT_S = 2.0
+CACHE_S = 1.0
 
-Ask = Callable[[], str | None]
+Probe = Callable[[], str | None]
 """Returns the server's version, or None if it does not answer."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProbeResult:
     up: bool
     latency_ms: float | None  # None: no answer in time
 
 
 class Readiness:
     def __init__(self, redis_url: str, postgres_url: str, clickhouse_url: str) -> None:
-        self._asks: Mapping[str, Ask] = {
+        self._probes: Mapping[str, Probe] = {
             "valkey": lambda: valkey_version(redis_url),
             "postgres": lambda: postgres_version(postgres_url),
-            "clickhouse": lambda: _clickhouse_version(clickhouse_url),
+            "clickhouse": lambda: _read_clickhouse_version(clickhouse_url),
         }
-        self._threads = ThreadPoolExecutor(len(self._asks) + 1, "readiness")
-        self._asked: dict[str, Future[Answer]] = {}
+        self._threads = ThreadPoolExecutor(len(self._probes) + 1, "readiness")
+        self._asked: dict[str, Future[ProbeResult]] = {}
         self._lock = Lock()  # held only while a round is started
-        self._round: Future[Mapping[str, Answer]] | None = None
+        self._round: Future[Mapping[str, ProbeResult]] | None = None
         self._found_at = float("-inf")
 
-    async def look(self) -> Mapping[str, Answer]:
+    async def check(self) -> Mapping[str, ProbeResult]:
         """Return the results of the last second, or probe the servers, which takes at most PROBE_TIMEOUT_S."""
         return await asyncio.shield(asyncio.wrap_future(self._current_round()))
 
-    def _current_round(self) -> Future[Mapping[str, Answer]]:
+    def _current_round(self) -> Future[Mapping[str, ProbeResult]]:
         with self._lock:
             is_over = self._round is None or self._round.done()
-            if self._round is None or (is_over and time.monotonic() - self._found_at >= KEEP_S):
-                self._round = self._threads.submit(self._ask_all)
+            if self._round is None or (is_over and time.monotonic() - self._found_at >= CACHE_S):
+                self._round = self._threads.submit(self._run_probes)
             return self._round
 
     def close(self) -> None:
         self._threads.shutdown(wait=False)
 
-    def _ask_all(self) -> dict[str, Answer]:
-        for name, ask in self._asks.items():
+    def _run_probes(self) -> dict[str, ProbeResult]:
+        for name, ask in self._probes.items():
             # A probe that still waits for an unresponsive server is not started a second time.
             if name not in self._asked or self._asked[name].done():
-                self._asked[name] = self._threads.submit(_timed, ask)
-        answered, _ = wait(self._asked.values(), PATIENCE_S)
+                self._asked[name] = self._threads.submit(_run_probe, ask)
+        answered, _ = wait(self._asked.values(), PROBE_TIMEOUT_S)
         self._found_at = time.monotonic()
-        return {name: one.result() if one in answered else Answer(False, None) for name, one in self._asked.items()}
+        return {
+            name: one.result() if one in answered else ProbeResult(False, None) for name, one in self._asked.items()
+        }
 
 
-def _clickhouse_version(url: str) -> str | None:
+def _read_clickhouse_version(url: str) -> str | None:
     """Return the version of ClickHouse, with a shorter timeout than `headrace doctor`."""
-    with connect_clickhouse(url, answer_timeout_s=int(PATIENCE_S)) as client:
+    with connect_clickhouse(url, answer_timeout_s=int(PROBE_TIMEOUT_S)) as client:
         return client.server_version
 
 
-def _timed(ask: Ask) -> Answer:
+def _run_probe(ask: Probe) -> ProbeResult:
     began = time.monotonic()
     try:
         up = ask() is not None
@@ -83,4 +85,4 @@ def _timed(ask: Ask) -> Answer:
         # After any error the server cannot be used.
         log.debug("readiness probe failed: %s", error)
         up = False
-    return Answer(up, round((time.monotonic() - began) * 1000, 1))
+    return ProbeResult(up, round((time.monotonic() - began) * 1000, 1))

@@ -9,7 +9,7 @@ import uvicorn
 
 from headrace.api.app import create_app
 from headrace.api.services import Services
-from headrace.vitals.figures import Families
+from headrace.runtime.metrics import MetricFamilies
 
 GRACE_S = 3
 SERVER: dict[str, Any] = {
@@ -20,7 +20,7 @@ SERVER: dict[str, Any] = {
 }
 
 
-def serve(services: Services, host: str, port: int, *sources: Callable[[], Families]) -> None:
+def serve(services: Services, host: str, port: int, *sources: Callable[[], MetricFamilies]) -> None:
     """Serve until SIGTERM or SIGINT; requests in progress get GRACE_S to finish.
 
     `sources` return additional metric families for /metrics.

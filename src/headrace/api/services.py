@@ -11,28 +11,28 @@ from functools import cached_property
 from fastapi import Request
 
 from headrace.alerts.channel_policy import ChannelPolicy
-from headrace.api.keys import KeyRing
+from headrace.api.api_keys import KeyRing
 from headrace.api.queue_access import QueueAccess
-from headrace.api.rate import Buckets
+from headrace.api.rate_limit import RequestRateLimiter
 from headrace.api.readiness import Readiness
 from headrace.model.tenant_slots import SlotLimits, TenantSlots
 from headrace.postgres.connect import Pool, open_pool
-from headrace.queue.queue import NEW_SHARDS, read_stored_shards
+from headrace.queue.client import DEFAULT_SHARDS, read_stored_shards
 from headrace.settings import AlertsSettings, ApiSettings, QueueSnapshotSettings
-from headrace.snapshot.reader import Reader, ReaderOptions
-from headrace.snapshot.store import Store, StoreOptions
+from headrace.snapshot.reader import SnapshotReader, SnapshotReaderOptions
+from headrace.snapshot.store import SnapshotStore, SnapshotStoreOptions
 from headrace.valkey.connect import Valkey
 from headrace.valkey.connect import connect as connect_valkey
 from headrace.warehouse.connect import Client
 from headrace.warehouse.connect import connect as connect_clickhouse
-from headrace.warehouse.reads import readable
+from headrace.warehouse.query_runner import translate_query_errors
 
 POOL_WAIT_S = 2.0
 STATEMENT_TIMEOUT_S = 5.0
 SNAPSHOT_TIMEOUT_S = 1.0
 """Timeout of a scrape for Valkey in seconds; after it the snapshot in memory is served."""
 
-TEST_SLOTS = SlotLimits(environment=2, organisation=4, total=16)
+CHANNEL_TEST_SLOTS = SlotLimits(environment=2, organisation=4, total=16)
 """Concurrent channel tests. Each occupies a thread for seconds, and other routes need threads too."""
 
 FAILURES_PER_S = 0.2
@@ -62,7 +62,7 @@ class Services:
         if "_shards" not in self.__dict__:
             stored = read_stored_shards(self.valkey, self.given_shards)
             if stored is None:
-                return self.given_shards or NEW_SHARDS
+                return self.given_shards or DEFAULT_SHARDS
             self.__dict__["_shards"] = stored
         return self.__dict__["_shards"]
 
@@ -72,7 +72,7 @@ class Services:
         wait for each other's connection attempts."""
         if "_clickhouse" not in self.__dict__:
             timeout_s = math.ceil(self.settings.query_timeout) + 1
-            with readable(self.clickhouse_url):
+            with translate_query_errors(self.clickhouse_url):
                 self.__dict__["_clickhouse"] = connect_clickhouse(self.clickhouse_url, self.database, timeout_s)
         return self.__dict__["_clickhouse"]
 
@@ -81,44 +81,48 @@ class Services:
         return open_pool(self.postgres_url, timeout_s=POOL_WAIT_S, statement_timeout_s=STATEMENT_TIMEOUT_S)
 
     @cached_property
-    def keys(self) -> KeyRing:
+    def key_ring(self) -> KeyRing:
         return KeyRing(self.postgres)
 
     @cached_property
-    def used(self) -> set[str]:
+    def used_key_ids(self) -> set[str]:
         """Ids of keys used since their last-used times were last stored."""
         return set()
 
     @cached_property
-    def used_sessions(self) -> set[str]:
+    def used_session_ids(self) -> set[str]:
         """Ids of sessions used since their last-used times were last stored."""
         return set()
 
     @cached_property
-    def rates(self) -> Buckets:
+    def request_limits(self) -> RequestRateLimiter:
         """Rate limits per key."""
-        return Buckets(self.settings.rate, self.settings.burst)
+        return RequestRateLimiter(self.settings.rate, self.settings.burst)
 
     @cached_property
-    def failures(self) -> Buckets:
+    def failed_key_limits(self) -> RequestRateLimiter:
         """Rate limits per address for invalid keys, cookies and sign-in links."""
-        return Buckets(FAILURES_PER_S, FAILURES_BURST)
+        return RequestRateLimiter(FAILURES_PER_S, FAILURES_BURST)
 
     @cached_property
     def channel_policy(self) -> ChannelPolicy:
-        return ChannelPolicy.of(self.alerts)
+        return ChannelPolicy.from_settings(self.alerts)
 
     @cached_property
-    def channel_tests(self) -> TenantSlots:
-        return TenantSlots(TEST_SLOTS)
+    def channel_test_slots(self) -> TenantSlots:
+        return TenantSlots(CHANNEL_TEST_SLOTS)
 
     @cached_property
-    def snapshots(self) -> Reader:
+    def snapshot_reader(self) -> SnapshotReader:
         """Reader of the metrics snapshot, shared because it keeps the loaded version in memory."""
         settings = self.snapshot
-        options = ReaderOptions(settings.max_staleness, settings.shadow, "convoy" in settings.presets.split(","))
-        store_options = StoreOptions(settings.redis_prefix)
-        return Reader(lambda: Store(connect_valkey(self.redis_url, SNAPSHOT_TIMEOUT_S), store_options), options)
+        options = SnapshotReaderOptions(
+            settings.max_staleness, settings.shadow, "convoy" in settings.presets.split(",")
+        )
+        store_options = SnapshotStoreOptions(settings.redis_prefix)
+        return SnapshotReader(
+            lambda: SnapshotStore(connect_valkey(self.redis_url, SNAPSHOT_TIMEOUT_S), store_options), options
+        )
 
     @cached_property
     def readiness(self) -> Readiness:
@@ -132,9 +136,9 @@ class Services:
             self.postgres.close()
         if "readiness" in self.__dict__:
             self.readiness.close()
-        if "snapshots" in self.__dict__:
-            self.snapshots.close()
+        if "snapshot_reader" in self.__dict__:
+            self.snapshot_reader.close()
 
 
-def services(request: Request) -> Services:
+def get_services(request: Request) -> Services:
     return request.app.state.services

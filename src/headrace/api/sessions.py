@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from fastapi import Request, Response
 
-from headrace.api.callers import Caller, Level, Scope
-from headrace.api.keys import digest
+from headrace.api.access import AccessLevel, Caller, KeyScope
+from headrace.api.api_keys import compute_digest
 from headrace.api.problems import Problem
 from headrace.api.queries import QUERIES
 from headrace.postgres.connect import Connection, class_row, scalar_row
@@ -28,16 +28,16 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 LINK_LIFE_S = 3600.0
 ID_BYTES = 8
 TOKEN_BYTES = 32
-LINK = re.compile(r"[A-Za-z0-9_-]{43}")
+LINK_PATTERN = re.compile(r"[A-Za-z0-9_-]{43}")
 """Format of the token in a sign-in link."""
 
-MOST_PER_KEY = 100
+MAX_SESSIONS_PER_KEY = 100
 """Maximum sessions per key; a new one beyond it ends the oldest."""
-MOST_AGENT_CHARS = 200
+MAX_USER_AGENT_CHARS = 200
 
 
 @dataclass(frozen=True)
-class SessionFacts:
+class SessionInfo:
     """Public information about a session."""
 
     id: str
@@ -55,17 +55,17 @@ class SessionFacts:
     expires_at: datetime
 
     @property
-    def scope(self) -> Scope:
-        return Scope(self.org, self.project, self.env)
+    def scope(self) -> KeyScope:
+        return KeyScope(self.org, self.project, self.env)
 
 
 def begin_session(conn: Connection, request: Request, key_id: str, via: str, address: str, life_s: float) -> str:
     """Create a session and return the value of its cookie."""
     session_id, secret = secrets.token_hex(ID_BYTES), secrets.token_hex(TOKEN_BYTES)
     agent = "".join(char for char in request.headers.get("user-agent", "") if char.isprintable())
-    row = {"id": session_id, "hash": digest(secret), "key_id": key_id, "via": via, "life_s": life_s}
-    conn.execute(QUERIES["add_session"], {**row, "address": address, "user_agent": agent[:MOST_AGENT_CHARS]})
-    conn.execute(QUERIES["delete_excess_sessions"], {"key_id": key_id, "most": MOST_PER_KEY})
+    row = {"id": session_id, "hash": compute_digest(secret), "key_id": key_id, "via": via, "life_s": life_s}
+    conn.execute(QUERIES["add_session"], {**row, "address": address, "user_agent": agent[:MAX_USER_AGENT_CHARS]})
+    conn.execute(QUERIES["delete_excess_sessions"], {"key_id": key_id, "most": MAX_SESSIONS_PER_KEY})
     return f"{session_id}.{secret}"
 
 
@@ -75,14 +75,18 @@ def end_session(conn: Connection, session_id: str) -> bool:
 
 
 def list_sessions(
-    conn: Connection, by: Caller, limit: int, before: tuple[datetime, str] | None = None, session_id: str | None = None
-) -> list[SessionFacts]:
+    conn: Connection,
+    caller: Caller,
+    limit: int,
+    before: tuple[datetime, str] | None = None,
+    session_id: str | None = None,
+) -> list[SessionInfo]:
     """List valid sessions, newest first: those of the caller's own key, and for admins those of all keys whose scope is
     within theirs."""
-    scope = by.scope
+    scope = caller.scope
     before_at, before_id = before or (None, None)
     params = {
-        **{"key_id": by.key_id, "is_admin": by.level >= Level.ADMIN, "id": session_id, "limit": limit},
+        **{"key_id": caller.key_id, "is_admin": caller.level >= AccessLevel.ADMIN, "id": session_id, "limit": limit},
         **{
             "org": scope.org,
             "project": scope.project,
@@ -91,14 +95,14 @@ def list_sessions(
             "before_id": before_id,
         },
     }
-    return conn.cursor(row_factory=class_row(SessionFacts)).execute(QUERIES["list_sessions"], params).fetchall()
+    return conn.cursor(row_factory=class_row(SessionInfo)).execute(QUERIES["list_sessions"], params).fetchall()
 
 
-def mark_used(conn: Connection, ids: Iterable[str]) -> None:
+def mark_sessions_used(conn: Connection, ids: Iterable[str]) -> None:
     conn.execute(QUERIES["mark_sessions_used"], {"ids": list(ids)})
 
 
-def tidy(conn: Connection) -> None:
+def purge_expired(conn: Connection) -> None:
     """Delete expired sessions and sign-in links."""
     conn.execute(QUERIES["purge_links"])
     conn.execute(QUERIES["purge_sessions"])
@@ -107,22 +111,24 @@ def tidy(conn: Connection) -> None:
 # --- Cookies ---------------------------------------------------------------------------------------
 
 
-def cookie_name(request: Request) -> str:
+def get_cookie_name(request: Request) -> str:
     """Return the cookie name, which contains the port: browsers share cookies between the ports of a host, and two
     stacks on one machine must not share sessions."""
     return f"{COOKIE}_{(request.scope.get('server') or ('', 0))[1]}"
 
 
-def cookie_of(request: Request) -> str | None:
-    return request.cookies.get(cookie_name(request))
+def read_cookie(request: Request) -> str | None:
+    return request.cookies.get(get_cookie_name(request))
 
 
-def give_cookie(request: Request, response: Response, value: str, settings: ApiSettings) -> None:
-    response.set_cookie(cookie_name(request), value, max_age=int(settings.session), **_attributes(request, settings))
+def set_session_cookie(request: Request, response: Response, value: str, settings: ApiSettings) -> None:
+    response.set_cookie(
+        get_cookie_name(request), value, max_age=int(settings.session), **_make_cookie_attributes(request, settings)
+    )
 
 
-def take_cookie(request: Request, response: Response, settings: ApiSettings) -> None:
-    response.delete_cookie(cookie_name(request), **_attributes(request, settings))
+def clear_session_cookie(request: Request, response: Response, settings: ApiSettings) -> None:
+    response.delete_cookie(get_cookie_name(request), **_make_cookie_attributes(request, settings))
 
 
 def is_secure(scheme: str, settings: ApiSettings) -> bool:
@@ -130,7 +136,7 @@ def is_secure(scheme: str, settings: ApiSettings) -> bool:
     return scheme == "https" if settings.cookie_secure is None else settings.cookie_secure
 
 
-def _attributes(request: Request, settings: ApiSettings) -> dict[str, Any]:
+def _make_cookie_attributes(request: Request, settings: ApiSettings) -> dict[str, Any]:
     secure = is_secure(request.url.scheme, settings)
     return {"path": "/", "httponly": True, "samesite": "strict", "secure": secure}
 
@@ -138,7 +144,7 @@ def _attributes(request: Request, settings: ApiSettings) -> dict[str, Any]:
 # --- Cross-site requests ---------------------------------------------------------------------------
 
 
-def refuse_foreign(request: Request) -> None:
+def refuse_cross_site(request: Request) -> None:
     """Refuse cross-site requests (CSRF).
 
     A cookie-authenticated request that changes state must be same-origin by `Sec-Fetch-Site` or `Origin`, which scripts
@@ -152,7 +158,7 @@ def refuse_foreign(request: Request) -> None:
         )
 
 
-def refuse_foreign_sign_in(request: Request) -> None:
+def refuse_cross_site_sign_in(request: Request) -> None:
     """Refuse cross-site sign-in (login CSRF). Requests with neither header come from programs and pass."""
     headers = request.headers
     if ("sec-fetch-site" in headers or "origin" in headers) and not _is_same_origin(request):
@@ -169,13 +175,15 @@ def _is_same_origin(request: Request) -> bool:
 # --- Links -----------------------------------------------------------------------------------------
 
 
-def make_link(conn: Connection, key_id: str, life_s: float = LINK_LIFE_S) -> str:
+def create_login_link(conn: Connection, key_id: str, life_s: float = LINK_LIFE_S) -> str:
     """Create a sign-in link for a key and return its token, for /login/TOKEN."""
     token = secrets.token_urlsafe(TOKEN_BYTES)
-    conn.execute(QUERIES["add_link"], {"hash": digest(token), "key_id": key_id, "life_s": life_s})
+    conn.execute(QUERIES["add_link"], {"hash": compute_digest(token), "key_id": key_id, "life_s": life_s})
     return token
 
 
-def use_link(conn: Connection, token: str) -> str | None:
+def consume_login_link(conn: Connection, token: str) -> str | None:
     """Use up a sign-in link and return the id of its key; None if it was used, has expired or never existed."""
-    return conn.cursor(row_factory=scalar_row).execute(QUERIES["consume_link"], {"hash": digest(token)}).fetchone()
+    return (
+        conn.cursor(row_factory=scalar_row).execute(QUERIES["consume_link"], {"hash": compute_digest(token)}).fetchone()
+    )

@@ -17,20 +17,20 @@ from typing import Any
 
 from headrace.autoscale.worker_types import Scaling, WorkerType
 
-ALMOST = 1e-9
+EPSILON = 1e-9
 """Tolerance for sums of floats: 3.0000000001 workers are 3."""
-MOST_SOURCES = 50
+MAX_SOURCES_STORED = 50
 """Sources stored with a decision: unknown ones first, then those with the highest load."""
 
 
-class Verb(StrEnum):
+class ScalingVerb(StrEnum):
     UP = "up"
     DOWN = "down"
     HOLD = "hold"
 
 
 @dataclass(frozen=True)
-class Source:
+class LoadSource:
     """Load of a queue or a stream group. None: unknown."""
 
     name: str  # shown to users
@@ -59,14 +59,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Observation:
-    sources: Sequence[Source] = ()
-    rooms: Mapping[str, int] = field(default_factory=dict[str, int])  # environment → slots that its limit leaves
+    sources: Sequence[LoadSource] = ()
+    env_slots: Mapping[str, int] = field(default_factory=dict[str, int])  # environment → slots that its limit leaves
     workers: int | None = None  # running workers; None: unknown, because they run elsewhere
     unknown: str = ""  # why nothing could be observed; empty if it could
     horizon_s: float = 0.0  # how far ahead scheduled jobs are counted
 
     @property
-    def not_known(self) -> str:
+    def unknown_reason(self) -> str:
         """Which input is unknown and why; empty if all are known."""
         if self.unknown:
             return self.unknown
@@ -74,7 +74,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class State:
+class ScalingState:
     """State carried from one decision to the next."""
 
     began_ms: int | None = None
@@ -97,36 +97,36 @@ class Demand:
 class Decision:
     type: str
     at_ms: int
-    verb: Verb
+    verb: ScalingVerb
     current: int
     wanted: int
     known: bool
     sentence: str
     inputs: Mapping[str, Any]
-    state: State
+    state: ScalingState
 
 
-def decide(worker: WorkerType, seen: Observation, state: State, now_ms: int) -> Decision:
+def decide(worker: WorkerType, observation: Observation, state: ScalingState, now_ms: int) -> Decision:
     scaling = worker.scaling
-    current = _current(scaling, seen, state)
+    current = _count_current(scaling, observation, state)
     if not worker.enabled:
-        return _decision(worker, seen, state, now_ms, current, current, None, "disabled")
-    not_known = seen.not_known
-    demand = demand_of(scaling, seen)
-    needed = math.ceil(demand.allowed / scaling.per_worker - ALMOST)
+        return _make_decision(worker, observation, state, now_ms, current, current, None, "disabled")
+    not_known = observation.unknown_reason
+    demand = estimate_demand(scaling, observation)
+    needed = math.ceil(demand.allowed / scaling.per_worker - EPSILON)
     may_have_work = bool(not_known) or demand.known_load > 0
     floor = min(max(scaling.min, 1), scaling.max) if may_have_work else scaling.min
     target = min(max(needed, floor), scaling.max)
     if not_known:
         target = max(target, min(current, scaling.max))
-    state = _remembered(state, scaling, target, bool(not_known), now_ms)
+    state = _advance_state(state, scaling, target, bool(not_known), now_ms)
     wanted, why = _step(scaling, state, demand, current, target, floor, now_ms)
     if not_known:
-        why = _unknown_words(not_known, state, current, wanted)
-    return _decision(worker, seen, state, now_ms, current, wanted, demand, why)
+        why = _describe_unknown(not_known, state, current, wanted)
+    return _make_decision(worker, observation, state, now_ms, current, wanted, demand, why)
 
 
-def demand_of(scaling: Scaling, seen: Observation) -> Demand:
+def estimate_demand(scaling: Scaling, observation: Observation) -> Demand:
     """Estimate the slots needed by the known sources.
 
     Unknown sources count as 0 here; `decide` does not scale down while any is unknown.
@@ -134,19 +134,19 @@ def demand_of(scaling: Scaling, seen: Observation) -> Demand:
     slots = allowed = 0.0
     by_env: dict[str, float] = {}
     too_old = False
-    for source in seen.sources:
+    for source in observation.sources:
         old = source.age_s is not None and source.age_s > scaling.age_s
-        wants = _slots(scaling, source, old)
+        wants = _estimate_slots(scaling, source, old)
         slots += wants
         too_old |= old
-        by_env[source.env] = by_env.get(source.env, 0.0) + min(wants, _runnable(source))
+        by_env[source.env] = by_env.get(source.env, 0.0) + min(wants, _count_runnable_slots(source))
     for env, wants in by_env.items():
-        allowed += min(wants, seen.rooms.get(env, math.inf))
-    known_load = sum(source.load + source.scheduled + (source.due_soon or 0) for source in seen.sources)
+        allowed += min(wants, observation.env_slots.get(env, math.inf))
+    known_load = sum(source.load + source.scheduled + (source.due_soon or 0) for source in observation.sources)
     return Demand(slots, allowed, known_load, too_old)
 
 
-def _slots(scaling: Scaling, source: Source, old: bool) -> float:
+def _estimate_slots(scaling: Scaling, source: LoadSource, old: bool) -> float:
     service_s = scaling.service_s if source.service_s is None else source.service_s
     steady = (source.arrivals_per_s or 0.0) * service_s
     # Running jobs are part of the steady load; only those beyond it count as backlog.
@@ -159,20 +159,20 @@ def _slots(scaling: Scaling, source: Source, old: bool) -> float:
     return min(wants, source.load + due_soon + steady / scaling.utilization)
 
 
-def _runnable(source: Source) -> float:
+def _count_runnable_slots(source: LoadSource) -> float:
     running = source.running or 0
     if source.paused:
         return running
     return math.inf if source.limit is None else max(source.limit, running)
 
 
-def _current(scaling: Scaling, seen: Observation, state: State) -> int:
+def _count_current(scaling: Scaling, observation: Observation, state: ScalingState) -> int:
     if state.wanted is not None:
         return state.wanted
-    return scaling.min if seen.workers is None else seen.workers
+    return scaling.min if observation.workers is None else observation.workers
 
 
-def _remembered(state: State, scaling: Scaling, target: int, unknown: bool, now_ms: int) -> State:
+def _advance_state(state: ScalingState, scaling: Scaling, target: int, unknown: bool, now_ms: int) -> ScalingState:
     since_ms = now_ms - int(scaling.settle_s * 1000)
     kept = [(at_ms, peak) for at_ms, peak in state.peaks if at_ms >= since_ms and peak > target]
     return replace(
@@ -184,7 +184,7 @@ def _remembered(state: State, scaling: Scaling, target: int, unknown: bool, now_
 
 
 def _step(
-    scaling: Scaling, state: State, demand: Demand, current: int, target: int, floor: int, now_ms: int
+    scaling: Scaling, state: ScalingState, demand: Demand, current: int, target: int, floor: int, now_ms: int
 ) -> tuple[int, str]:
     """Return the next number of workers, and why it is not the target. Bounds apply regardless of cooldowns."""
     least = min(max(current, floor), scaling.max)
@@ -197,99 +197,106 @@ def _step(
     return current, ""
 
 
-def _step_up(scaling: Scaling, state: State, demand: Demand, current: int, target: int, now_ms: int) -> tuple[int, str]:
+def _step_up(
+    scaling: Scaling, state: ScalingState, demand: Demand, current: int, target: int, now_ms: int
+) -> tuple[int, str]:
     if 0 < demand.allowed <= current * scaling.per_worker * (1 + scaling.tolerance):
         return current, f"{target} would fit better, but the difference is within the tolerance"
-    if left_s := _left_s(state.up_ms, scaling.up_cooldown_s, now_ms):
+    if left_s := _compute_remaining_s(state.up_ms, scaling.up_cooldown_s, now_ms):
         return current, f"{target} needed, scale-up cooldown ends in {left_s} s"
     wanted = min(target, current + scaling.up_step)
     return wanted, f"{target} needed, at most {scaling.up_step} more at a time" if wanted < target else ""
 
 
 def _step_down(
-    scaling: Scaling, state: State, demand: Demand, current: int, target: int, now_ms: int
+    scaling: Scaling, state: ScalingState, demand: Demand, current: int, target: int, now_ms: int
 ) -> tuple[int, str]:
-    tolerated = math.ceil(demand.allowed * (1 + scaling.tolerance) / scaling.per_worker - ALMOST)
+    tolerated = math.ceil(demand.allowed * (1 + scaling.tolerance) / scaling.per_worker - EPSILON)
     if tolerated >= current:
         return current, f"{target} would be enough, but the difference is within the tolerance"
     last_ms = state.began_ms if state.changed_ms is None else state.changed_ms
-    if left_s := _left_s(last_ms, scaling.down_cooldown_s, now_ms):
+    if left_s := _compute_remaining_s(last_ms, scaling.down_cooldown_s, now_ms):
         return current, f"{target} would be enough, scale-down cooldown ends in {left_s} s"
-    if left_s := _left_s(state.began_ms, scaling.settle_s, now_ms):
+    if left_s := _compute_remaining_s(state.began_ms, scaling.settle_s, now_ms):
         return current, f"{target} would be enough, confirming for {left_s} s more"
     highest = max(peak for _, peak in state.peaks)
     wanted = max(min(highest, current), current - scaling.down_step)
     if wanted == current:
-        return current, f"{target} would be enough, but {highest} were needed within the last {_span(scaling.settle_s)}"
+        return (
+            current,
+            f"{target} would be enough, but {highest} were needed within the last {_format_span(scaling.settle_s)}",
+        )
     return wanted, ""
 
 
-def _left_s(since_ms: int | None, cooldown_s: float, now_ms: int) -> int:
+def _compute_remaining_s(since_ms: int | None, cooldown_s: float, now_ms: int) -> int:
     """Return the remaining seconds of a cooldown; 0 if it is over or never began."""
     return 0 if since_ms is None else max(0, math.ceil(cooldown_s - (now_ms - since_ms) / 1000))
 
 
-def _decision(
+def _make_decision(
     worker: WorkerType,
-    seen: Observation,
-    state: State,
+    observation: Observation,
+    state: ScalingState,
     now_ms: int,
     current: int,
     wanted: int,
     demand: Demand | None,
     why: str,
 ) -> Decision:
-    verb = Verb.UP if wanted > current else Verb.DOWN if wanted < current else Verb.HOLD
-    outcome = f"kept {wanted}" if verb == Verb.HOLD else f"{current} → {wanted}"
-    reason = "; ".join(part for part in (_load_words(worker.scaling, seen, demand), why) if part)
-    shown = sorted(seen.sources, key=lambda source: (source.is_known, -source.load))[:MOST_SOURCES]
+    verb = ScalingVerb.UP if wanted > current else ScalingVerb.DOWN if wanted < current else ScalingVerb.HOLD
+    outcome = f"kept {wanted}" if verb == ScalingVerb.HOLD else f"{current} → {wanted}"
+    reason = "; ".join(part for part in (_describe_load(worker.scaling, observation, demand), why) if part)
+    shown = sorted(observation.sources, key=lambda source: (source.is_known, -source.load))[:MAX_SOURCES_STORED]
     inputs: dict[str, Any] = {
         "sources": [asdict(source) for source in shown],
-        "more_sources": len(seen.sources) - len(shown),
-        "rooms": {source.env: seen.rooms[source.env] for source in shown if source.env in seen.rooms},
-        "workers": seen.workers,
-        "unknown": seen.not_known or None,
+        "more_sources": len(observation.sources) - len(shown),
+        "rooms": {
+            source.env: observation.env_slots[source.env] for source in shown if source.env in observation.env_slots
+        },
+        "workers": observation.workers,
+        "unknown": observation.unknown_reason or None,
         **({} if demand is None else asdict(demand)),
     }
     after = replace(state, wanted=wanted)
-    if verb != Verb.HOLD:
-        after = replace(after, changed_ms=now_ms, up_ms=now_ms if verb == Verb.UP else state.up_ms)
-    known = not seen.not_known
+    if verb != ScalingVerb.HOLD:
+        after = replace(after, changed_ms=now_ms, up_ms=now_ms if verb == ScalingVerb.UP else state.up_ms)
+    known = not observation.unknown_reason
     return Decision(worker.name, now_ms, verb, current, wanted, known, f"{verb}: {reason}, {outcome}", inputs, after)
 
 
-def _load_words(scaling: Scaling, seen: Observation, demand: Demand | None) -> str:
-    if demand is None or seen.not_known:
+def _describe_load(scaling: Scaling, observation: Observation, demand: Demand | None) -> str:
+    if demand is None or observation.unknown_reason:
         return ""
-    waiting = sum(source.depth or 0 for source in seen.sources)
-    running = sum(source.running or 0 for source in seen.sources)
-    arriving = sum(source.arrivals_per_s or 0.0 for source in seen.sources)
-    scheduled = sum(source.scheduled for source in seen.sources)
-    due_soon = sum(source.due_soon or 0 for source in seen.sources)
+    waiting = sum(source.depth or 0 for source in observation.sources)
+    running = sum(source.running or 0 for source in observation.sources)
+    arriving = sum(source.arrivals_per_s or 0.0 for source in observation.sources)
+    scheduled = sum(source.scheduled for source in observation.sources)
+    due_soon = sum(source.due_soon or 0 for source in observation.sources)
     if not waiting and not running and not arriving and not scheduled and not due_soon:
         return "no load"
-    ages = [source.age_s for source in seen.sources if source.age_s is not None]
-    oldest = f" (oldest {_span(max(ages))})" if ages else ""
+    ages = [source.age_s for source in observation.sources if source.age_s is not None]
+    oldest = f" (oldest {_format_span(max(ages))})" if ages else ""
     text = f"{waiting} waiting{oldest}, {running} running, {arriving:.3g}/s arriving"
     if scheduled:
         text += f", {scheduled} awaiting retry"
     if due_soon:
-        text += f", {due_soon} due within {_span(seen.horizon_s)}"
+        text += f", {due_soon} due within {_format_span(observation.horizon_s)}"
     if demand.too_old:
-        text += f", demand doubled for waits over {_span(scaling.age_s)}"
-    if demand.allowed < demand.slots - ALMOST:
+        text += f", demand doubled for waits over {_format_span(scaling.age_s)}"
+    if demand.allowed < demand.slots - EPSILON:
         text += f", limits and pauses allow {math.floor(demand.allowed)} to run"
     return text
 
 
-def _unknown_words(not_known: str, state: State, current: int, wanted: int) -> str:
+def _describe_unknown(unknown_reason: str, state: ScalingState, current: int, wanted: int) -> str:
     assert state.unknown_ms is not None, "set by _advance_state"
     since = datetime.fromtimestamp(state.unknown_ms / 1000, UTC)
     may = " and there may be work" if wanted > current else ""
-    return f"{not_known} unknown since {since:%H:%M}{may}"
+    return f"{unknown_reason} unknown since {since:%H:%M}{may}"
 
 
-def _span(seconds: float) -> str:
+def _format_span(seconds: float) -> str:
     if seconds < 1:
         return f"{round(seconds * 1000)} ms"
     return f"{round(seconds)} s" if seconds < 120 else f"{round(seconds / 60)} min"

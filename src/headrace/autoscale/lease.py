@@ -5,10 +5,10 @@ from __future__ import annotations
 from headrace.postgres import lease
 
 
-class AutoscalerFenced(lease.Fenced):
+class AutoscalerFenced(lease.LeaseFenced):
     """Another process now runs the autoscaler. Nothing was written or started."""
 
 
-class Lease(lease.Lease):
+class AutoscalerLease(lease.PostgresLease):
     name = "autoscaler"
     fenced = AutoscalerFenced

@@ -10,27 +10,30 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.autoscale.decide import Observation, Source
-from headrace.autoscale.meter import Meter, Rates, Reading
-from headrace.autoscale.run_times import RunTimes
+from headrace.autoscale.decide import LoadSource, Observation
+from headrace.autoscale.rate_meter import CounterSample, RateMeter, SourceRates
+from headrace.autoscale.run_times import RunTimeCache
 from headrace.autoscale.stream_observer import StreamObserver
 from headrace.autoscale.worker_types import WorkerType
 from headrace.errors import HeadraceError, ServiceUnavailable, ShardMismatch
 from headrace.model.event import Op
 from headrace.model.names import EnvRef, QueueRef
-from headrace.queue.queue import read_shards
+from headrace.queue.client import read_shards
 from headrace.queue.state import EnvLimits, QueueState, read_due_times, read_limits, read_states
 from headrace.valkey.connect import ScriptError, Valkey
 
 log = logging.getLogger(__name__)
 
-TAKEN = (Op.DEQUEUE, Op.EXPIRE, Op.CANCEL)
+DEPARTURE_OPS = (Op.DEQUEUE, Op.EXPIRE, Op.CANCEL)
 """Operations that remove a waiting job."""
-ENDED = (Op.ACK, Op.NACK, Op.BURY, Op.RECLAIM)
-WHY = {ServiceUnavailable: "Valkey does not answer", ShardMismatch: "queue.shards differs from the server's"}
+ATTEMPT_END_OPS = (Op.ACK, Op.NACK, Op.BURY, Op.RECLAIM)
+UNKNOWN_REASONS = {
+    ServiceUnavailable: "Valkey does not answer",
+    ShardMismatch: "queue.shards differs from the server's",
+}
 
 
-MOST_DUE = 2000
+MAX_DUE_READ = 2000
 """Maximum due times read per shard in Valkey and per queue in PostgreSQL."""
 
 DueTimes = Mapping[QueueRef, Sequence[float]]
@@ -38,12 +41,12 @@ DueTimes = Mapping[QueueRef, Sequence[float]]
 
 
 @dataclass(frozen=True)
-class Live:
+class LiveQueues:
     """State of every queue that some worker type serves, read at one moment."""
 
     states: Sequence[QueueState]
     limits: Mapping[EnvRef, EnvLimits]
-    rates: Mapping[QueueRef, Rates]
+    rates: Mapping[QueueRef, SourceRates]
     warm_due: DueTimes
     cold_due: DueTimes | None  # None: unknown
 
@@ -58,7 +61,7 @@ class Live:
         return min(state.scheduled, sum(due_ms <= until_ms for due_ms in times))
 
 
-class Observer:
+class LoadObserver:
     """Observes the load of worker types.
 
     `connect` opens a Valkey client on first use and again after a failure. `read_cold_due` returns the due times of
@@ -72,7 +75,7 @@ class Observer:
         shards: int | None,
         window_s: float = 60.0,
         streams: StreamObserver | None = None,
-        run_times: RunTimes | None = None,
+        run_times: RunTimeCache | None = None,
         read_cold_due: Callable[[float], DueTimes] | None = None,
         every_s: float = 10.0,
     ) -> None:
@@ -84,7 +87,7 @@ class Observer:
         self._every_s = every_s
         self._streams = streams or StreamObserver(connect, window_s)
         self._client: Valkey | None = None
-        self._meters: dict[QueueRef, Meter] = {}
+        self._meters: dict[QueueRef, RateMeter] = {}
         self._last_ms: int | None = None  # time of the last observation
 
     def observe(
@@ -94,13 +97,13 @@ class Observer:
         queue_types = [each for each in types if each.stream is None]
         live = self._read(queue_types, now_ms) if queue_types else ""
         return {
-            each.name: self._of_queues(each, live, workers.get(each.name), now_ms)
+            each.name: self._observe_queues(each, live, workers.get(each.name), now_ms)
             if each.stream is None
             else self._streams.observe(each, workers.get(each.name), now_ms)
             for each in types
         }
 
-    def _read(self, types: Sequence[WorkerType], now_ms: int) -> Live | str:
+    def _read(self, types: Sequence[WorkerType], now_ms: int) -> LiveQueues | str:
         """Read the queues of these types, or return text that says what is unknown and why."""
         try:
             if self._client is None:
@@ -110,21 +113,23 @@ class Observer:
             states = read_states(self._client, shards, lambda env: any(each.covers(env) for each in types))
             envs = sorted({state.ref.environment for state in states})
             limits = dict(zip(envs, read_limits(self._client, shards, envs), strict=True)) if envs else {}
-            until_ms = now_ms + max(map(self._horizon_s, types)) * 1000
-            warm_due = read_due_times(self._client, shards, until_ms, MOST_DUE)
+            until_ms = now_ms + max(map(self._compute_horizon_s, types)) * 1000
+            warm_due = read_due_times(self._client, shards, until_ms, MAX_DUE_READ)
         except (HeadraceError, ScriptError) as error:
             log.warning("could not read queues: %s", error, extra={"action": "queues_unknown"})
             self._client = None
-            why = next((text for kind, text in WHY.items() if isinstance(error, kind)), "Valkey returned an error")
+            why = next(
+                (text for kind, text in UNKNOWN_REASONS.items() if isinstance(error, kind)), "Valkey returned an error"
+            )
             return f"state of the queues ({why})"
         is_delayed = any(state.cold_scheduled for state in states)
-        cold_due = self._cold_due(until_ms) if is_delayed else {}
-        return Live(states, limits, self._rates(states, now_ms), warm_due, cold_due)
+        cold_due = self._load_cold_due(until_ms) if is_delayed else {}
+        return LiveQueues(states, limits, self._measure_rates(states, now_ms), warm_due, cold_due)
 
-    def _horizon_s(self, worker: WorkerType) -> float:
+    def _compute_horizon_s(self, worker: WorkerType) -> float:
         return worker.scaling.lead_s + self._every_s
 
-    def _cold_due(self, until_ms: float) -> DueTimes | None:
+    def _load_cold_due(self, until_ms: float) -> DueTimes | None:
         if self._read_cold_due is None:
             return None
         try:
@@ -133,34 +138,42 @@ class Observer:
             log.warning("could not read due times in PostgreSQL: %s", error, extra={"action": "due_times_unknown"})
             return None
 
-    def _rates(self, states: Iterable[QueueState], now_ms: int) -> dict[QueueRef, Rates]:
-        rates: dict[QueueRef, Rates] = {}
+    def _measure_rates(self, states: Iterable[QueueState], now_ms: int) -> dict[QueueRef, SourceRates]:
+        rates: dict[QueueRef, SourceRates] = {}
         for state in states:
             if state.ref not in self._meters:
-                self._meters[state.ref] = Meter(self._window_s)
+                self._meters[state.ref] = RateMeter(self._window_s)
                 if self._last_ms is not None:  # the queue did not exist at the last observation
-                    self._meters[state.ref].add(Reading(self._last_ms, state.epoch_ms, 0, 0, 0))
-            rates[state.ref] = self._meters[state.ref].add(_reading(state, now_ms))
+                    self._meters[state.ref].add(CounterSample(self._last_ms, state.epoch_ms, 0, 0, 0))
+            rates[state.ref] = self._meters[state.ref].add(_make_sample(state, now_ms))
         for gone in self._meters.keys() - rates.keys():
             del self._meters[gone]
         self._last_ms = now_ms
         return rates
 
-    def _of_queues(self, worker: WorkerType, live: Live | str, workers: int | None, now_ms: int) -> Observation:
+    def _observe_queues(
+        self, worker: WorkerType, live: LiveQueues | str, workers: int | None, now_ms: int
+    ) -> Observation:
         if isinstance(live, str):
             return Observation(workers=workers, unknown=live)
-        ours = [state for state in live.states if serves(worker, state.ref)]
-        horizon_s = self._horizon_s(worker)
+        ours = [state for state in live.states if type_serves_queue(worker, state.ref)]
+        horizon_s = self._compute_horizon_s(worker)
         sources = [
-            self._source(state, live.rates[state.ref], live.count_due(state, now_ms + horizon_s * 1000), now_ms)
+            self._make_source(state, live.rates[state.ref], live.count_due(state, now_ms + horizon_s * 1000), now_ms)
             for state in ours
         ]
-        return Observation(sources, rooms(live, {state.ref for state in ours}), workers, horizon_s=horizon_s)
+        return Observation(
+            sources, compute_env_slots(live, {state.ref for state in ours}), workers, horizon_s=horizon_s
+        )
 
-    def _source(self, state: QueueState, rates: Rates, due_soon: int | None, now_ms: int) -> Source:
-        measured_s = self._run_times.of(state.ref, now_ms) if self._run_times and state.depth + state.running else None
+    def _make_source(self, state: QueueState, rates: SourceRates, due_soon: int | None, now_ms: int) -> LoadSource:
+        measured_s = (
+            self._run_times.get_mean_run_s(state.ref, now_ms)
+            if self._run_times and state.depth + state.running
+            else None
+        )
         known_s = [each for each in (rates.service_s, measured_s) if each is not None]
-        return Source(
+        return LoadSource(
             name=f"queue {state.ref.queue}",
             depth=state.depth,
             running=state.running,
@@ -171,23 +184,23 @@ class Observer:
             age_s=None if state.oldest_ms is None else max(0, now_ms - state.oldest_ms) / 1000,
             limit=state.limit,
             paused=state.paused,
-            env=env_text(state.ref.environment),
-            unknown=_unknown(state.ref, rates, due_soon),
+            env=format_env(state.ref.environment),
+            unknown=_describe_unknown(state.ref, rates, due_soon),
             due_soon=due_soon,
         )
 
 
-def _unknown(ref: QueueRef, rates: Rates, due_soon: int | None) -> str:
+def _describe_unknown(ref: QueueRef, rates: SourceRates, due_soon: int | None) -> str:
     if rates.arrivals_per_s is None:
         return f"arrival rate of queue {ref.queue}"
     return f"due times of queue {ref.queue} in PostgreSQL" if due_soon is None else ""
 
 
-def serves(worker: WorkerType, ref: QueueRef) -> bool:
+def type_serves_queue(worker: WorkerType, ref: QueueRef) -> bool:
     return worker.covers(ref.environment) and (worker.all_queues or ref.queue in worker.queues)
 
 
-def rooms(live: Live, ours: Collection[QueueRef]) -> dict[str, int]:
+def compute_env_slots(live: LiveQueues, ours: Collection[QueueRef]) -> dict[str, int]:
     """Return the slots that each environment's limit (× burst) leaves to `ours`, after the running jobs of its other
     queues."""
     left: dict[str, int] = {}
@@ -197,16 +210,18 @@ def rooms(live: Live, ours: Collection[QueueRef]) -> dict[str, int]:
             others = sum(
                 state.running for state in live.states if state.ref.environment == env and state.ref not in ours
             )
-            left[env_text(env)] = max(0, whole - others)
+            left[format_env(env)] = max(0, whole - others)
     return left
 
 
-def env_text(env: EnvRef) -> str:
+def format_env(env: EnvRef) -> str:
     return f"{env.org} / {env.project} / {env.env}"
 
 
-def _reading(state: QueueState, now_ms: int) -> Reading:
+def _make_sample(state: QueueState, now_ms: int) -> CounterSample:
     def total(ops: Iterable[Op]) -> int:
         return sum(state.odometers.get(op, 0) for op in ops)
 
-    return Reading(now_ms, state.epoch_ms, state.depth + total(TAKEN), total(ENDED), state.running)
+    return CounterSample(
+        now_ms, state.epoch_ms, state.depth + total(DEPARTURE_OPS), total(ATTEMPT_END_OPS), state.running
+    )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.autoscale.simulation import Outcome
+from headrace.autoscale.simulation import SimulationResult
 from headrace.errors import MissingExtra
 
 SIZE_INCHES = (9.0, 6.0)
@@ -15,9 +15,9 @@ COLOUR = "#2563eb"
 SHADE = "#f3f4f6"
 
 
-def plot(outcome: Outcome, title: str, file: Path, outages: Sequence[tuple[int, int]] = ()) -> None:
+def plot(outcome: SimulationResult, title: str, file: Path, outages: Sequence[tuple[int, int]] = ()) -> None:
     """Write a PNG with three charts over the same hours; outages are shaded. Raises MissingExtra."""
-    figure, axes = _figure()
+    figure, axes = _make_figure()
     hours = [at_s / 3600 for at_s in outcome.at_s]
     rows: list[tuple[str, Sequence[float]]] = [
         ("jobs waiting", outcome.depth),
@@ -38,7 +38,7 @@ def plot(outcome: Outcome, title: str, file: Path, outages: Sequence[tuple[int, 
     figure.savefig(file, dpi=DPI)
 
 
-def _figure() -> tuple[Any, Any]:
+def _make_figure() -> tuple[Any, Any]:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

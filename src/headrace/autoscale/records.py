@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, LiteralString
 
-from headrace.autoscale.decide import Decision, State
+from headrace.autoscale.decide import Decision, ScalingState
 from headrace.autoscale.queries import QUERIES
-from headrace.autoscale.worker_types import WorkerType, type_of
+from headrace.autoscale.worker_types import WorkerType, worker_type_from_document
 from headrace.postgres.connect import Connection, class_row, dict_row
 
 
 @dataclass(frozen=True)
-class KnownType:
+class StoredWorkerType:
     """A worker type with its last decision."""
 
     name: str
@@ -26,7 +26,7 @@ class KnownType:
     project: str | None
     env: str | None
     worker: WorkerType
-    state: State
+    state: ScalingState
     workers: int | None
     wanted: int
     known: bool
@@ -48,18 +48,18 @@ class StoredDecision:
     inputs: dict[str, Any]
 
 
-def list_types(conn: Connection) -> list[KnownType]:
-    return [_known(row) for row in _rows(conn, QUERIES["list_types"], {})]
+def list_types(conn: Connection) -> list[StoredWorkerType]:
+    return [_stored_type_from_row(row) for row in _fetch_rows(conn, QUERIES["list_types"], {})]
 
 
-def find_type(conn: Connection, name: str) -> KnownType | None:
-    return next((_known(row) for row in _rows(conn, QUERIES["find_type"], {"name": name})), None)
+def find_type(conn: Connection, name: str) -> StoredWorkerType | None:
+    return next((_stored_type_from_row(row) for row in _fetch_rows(conn, QUERIES["find_type"], {"name": name})), None)
 
 
 def put_decision(conn: Connection, worker: WorkerType, decision: Decision, fresh_s: float) -> None:
     values = {
         "type": worker.name,
-        **_whose(worker),
+        **_get_tenant_columns(worker),
         "at_ms": decision.at_ms,
         "verb": decision.verb,
         "current": decision.current,
@@ -69,13 +69,17 @@ def put_decision(conn: Connection, worker: WorkerType, decision: Decision, fresh
     }
     conn.execute(QUERIES["add_decision"], {**values, "inputs": json.dumps(decision.inputs)})
     row = {
-        **{"name": worker.name, "config": json.dumps(worker.document()), "state": json.dumps(asdict(decision.state))},
+        **{
+            "name": worker.name,
+            "config": json.dumps(worker.to_document()),
+            "state": json.dumps(asdict(decision.state)),
+        },
         **{"workers": decision.inputs["workers"], "fresh_s": fresh_s},
     }
     conn.execute(QUERIES["put_type"], {**values, **row})
 
 
-def forget_types(conn: Connection, names: Sequence[str]) -> None:
+def delete_types_except(conn: Connection, names: Sequence[str]) -> None:
     """Delete all worker types except these, which the file declares. Past decisions are kept."""
     conn.execute(QUERIES["delete_types_except"], {"names": list(names)})
 
@@ -84,7 +88,7 @@ def list_decisions(
     conn: Connection,
     type_name: str,
     *,
-    of: KnownType | None = None,
+    stored_type: StoredWorkerType | None = None,
     before: int | None = None,
     changes: bool = False,
     limit: int = 100,
@@ -95,24 +99,24 @@ def list_decisions(
     `changes`, `hold` decisions are omitted.
     """
     params = {"type": type_name, "before": before, "changes": changes, "limit": limit}
-    params |= {"anybodys": of is None, **_whose(of)}
+    params |= {"anybodys": stored_type is None, **_get_tenant_columns(stored_type)}
     cursor = conn.cursor(row_factory=class_row(StoredDecision))
     return cursor.execute(QUERIES["list_decisions"], params).fetchall()
 
 
-def tidy_decisions(conn: Connection, keep_s: float) -> None:
+def purge_decisions(conn: Connection, keep_s: float) -> None:
     conn.execute(QUERIES["purge_decisions"], {"keep_s": keep_s})
 
 
-def _whose(of: WorkerType | KnownType | None) -> dict[str, str | None]:
+def _get_tenant_columns(of: WorkerType | StoredWorkerType | None) -> dict[str, str | None]:
     return {part: getattr(of, part, None) for part in ("org", "project", "env")}
 
 
-def _rows(conn: Connection, query: LiteralString, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _fetch_rows(conn: Connection, query: LiteralString, params: Mapping[str, Any]) -> list[dict[str, Any]]:
     return conn.cursor(row_factory=dict_row).execute(query, params).fetchall()
 
 
-def _known(row: dict[str, Any]) -> KnownType:
+def _stored_type_from_row(row: dict[str, Any]) -> StoredWorkerType:
     kept: dict[str, Any] = row.pop("state")
     kept["peaks"] = tuple((int(at_ms), int(peak)) for at_ms, peak in kept["peaks"])
-    return KnownType(worker=type_of(row.pop("config")), state=State(**kept), **row)
+    return StoredWorkerType(worker=worker_type_from_document(row.pop("config")), state=ScalingState(**kept), **row)

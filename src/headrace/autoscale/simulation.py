@@ -13,16 +13,16 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Protocol
 
-from headrace.autoscale.decide import Observation, Source, State, decide
-from headrace.autoscale.loads import Arrival, Load
-from headrace.autoscale.meter import Meter, Reading
+from headrace.autoscale.decide import LoadSource, Observation, ScalingState, decide
+from headrace.autoscale.rate_meter import CounterSample, RateMeter
 from headrace.autoscale.worker_types import WorkerType
+from headrace.autoscale.workloads import Arrival, Workload
 
 SAMPLE_S = 10
 
 
 @dataclass(frozen=True)
-class View:
+class PolicyView:
     """State that a policy may use. During an outage nothing is known."""
 
     known: bool
@@ -35,8 +35,8 @@ class View:
     workers: int  # last wanted number
 
 
-class Rule(Protocol):
-    def wanted(self, view: View, at_s: int) -> int: ...
+class ScalingPolicy(Protocol):
+    def wanted(self, view: PolicyView, at_s: int) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class SimulationOptions:
 
 
 @dataclass
-class Outcome:
+class SimulationResult:
     """Waits, worker time and samples of a simulation. Samples are taken every SAMPLE_S."""
 
     waits_s: array[float] = field(default_factory=lambda: array("d"))
@@ -63,14 +63,14 @@ class Outcome:
     def worker_hours(self) -> float:
         return self.worker_s / 3600
 
-    def wait_s(self, share: float) -> float:
+    def compute_wait_quantile_s(self, share: float) -> float:
         """Return the quantile `share` (0 to 1) of the waits, in seconds (nearest rank)."""
         ordered = sorted(self.waits_s)
         return ordered[max(0, math.ceil(len(ordered) * share) - 1)] if ordered else 0.0
 
 
 class Simulation:
-    def __init__(self, load: Load, rule: Rule, options: SimulationOptions | None = None) -> None:
+    def __init__(self, load: Workload, rule: ScalingPolicy, options: SimulationOptions | None = None) -> None:
         self._load = load
         self._rule = rule
         self._options = options or SimulationOptions()
@@ -82,9 +82,9 @@ class Simulation:
         self._wanted = self._options.workers
         self._entered = self._ended = 0
         self._is_out = False
-        self._outcome = Outcome()
+        self._outcome = SimulationResult()
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulationResult:
         arrivals = iter(self._load.arrivals)
         pending = next(arrivals, None)
         for second in range(self._load.length_s):
@@ -102,25 +102,25 @@ class Simulation:
         self._is_out = any(begins <= second < ends for begins, ends in self._load.outages)
         while self._starting and self._starting[0][0] <= second:
             self._ready += self._starting.popleft()[1]
-        self._fill(second)
+        self._start_waiting_jobs(second)
         if second % self._options.every_s == 0:
-            self._ask(second)
+            self._apply_policy(second)
         self._outcome.worker_s += max(self._wanted, math.ceil(len(self._ends) / self._options.per_worker))
         if second % SAMPLE_S == 0:
             self._sample(second)
 
-    def _ask(self, second: int) -> None:
-        wanted = self._rule.wanted(self._view(second), second)
+    def _apply_policy(self, second: int) -> None:
+        wanted = self._rule.wanted(self._make_view(second), second)
         if wanted == self._wanted:
             return
         self._outcome.changes += 1
         if wanted > self._wanted:
             self._starting.append((second + self._options.start_s, wanted - self._wanted))
         else:
-            self._take_away(self._wanted - wanted)
+            self._remove_workers(self._wanted - wanted)
         self._wanted = wanted
 
-    def _take_away(self, many: int) -> None:
+    def _remove_workers(self, many: int) -> None:
         """Remove workers, starting ones first."""
         while many and self._starting:
             at_s, count = self._starting.pop()
@@ -129,10 +129,10 @@ class Simulation:
             many -= min(count, many)
         self._ready -= many
 
-    def _view(self, second: int) -> View:
+    def _make_view(self, second: int) -> PolicyView:
         while self._held and self._held[0][1] <= second:
             self._held.popleft()
-        return View(
+        return PolicyView(
             known=not self._is_out,
             depth=len(self._waiting),
             running=len(self._ends),
@@ -152,15 +152,15 @@ class Simulation:
     def _arrive(self, job: Arrival) -> None:
         self._entered += 1
         self._waiting.append(job)
-        self._fill(job[0])
+        self._start_waiting_jobs(job[0])
 
     def _advance(self, to_s: float) -> None:
         while self._ends and self._ends[0] <= to_s:
             at_s = heappop(self._ends)
             self._ended += 1
-            self._fill(at_s)
+            self._start_waiting_jobs(at_s)
 
-    def _fill(self, at_s: float) -> None:
+    def _start_waiting_jobs(self, at_s: float) -> None:
         slots = 0 if self._is_out else self._ready * self._options.per_worker
         while self._waiting and len(self._ends) < slots:
             arrived_s, service_s = self._waiting.popleft()
@@ -169,24 +169,24 @@ class Simulation:
             self._held.append((arrived_s, at_s + service_s))
 
 
-class HeadraceRule:
+class HeadracePolicy:
     """Scaling policy that uses `decide`, with rates measured as in LoadObserver."""
 
     def __init__(self, worker: WorkerType, window_s: float = 60.0) -> None:
         self._worker = worker
-        self._meter = Meter(window_s)
-        self._state = State()
+        self._meter = RateMeter(window_s)
+        self._state = ScalingState()
         self.sentences: list[str] = []
 
-    def wanted(self, view: View, at_s: int) -> int:
-        decision = decide(self._worker, self._seen(view, at_s * 1000), self._state, at_s * 1000)
+    def wanted(self, view: PolicyView, at_s: int) -> int:
+        decision = decide(self._worker, self._observe(view, at_s * 1000), self._state, at_s * 1000)
         self._state = decision.state
         self.sentences.append(decision.sentence)
         return decision.wanted
 
-    def _seen(self, view: View, now_ms: int) -> Observation:
+    def _observe(self, view: PolicyView, now_ms: int) -> Observation:
         if not view.known:
             return Observation(workers=view.workers, unknown="state of the queue")
-        rates = self._meter.add(Reading(now_ms, 0, view.entered, view.ended, view.running))
-        source = Source("queue", view.depth, view.running, rates.arrivals_per_s, rates.service_s, age_s=view.age_s)
+        rates = self._meter.add(CounterSample(now_ms, 0, view.entered, view.ended, view.running))
+        source = LoadSource("queue", view.depth, view.running, rates.arrivals_per_s, rates.service_s, age_s=view.age_s)
         return Observation([source], workers=view.workers)

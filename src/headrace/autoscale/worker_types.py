@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from headrace.errors import SettingsError
-from headrace.kinds import Kind, duration, integer, number
-from headrace.model.names import EnvRef, name_problem
-from headrace.webhook.guard import checked_url
+from headrace.kinds import ValueKind, duration, integer, number
+from headrace.model.names import EnvRef, find_name_problem
+from headrace.webhook.guard import validate_url
 
 MAX_WORKERS = 100_000
 MAX_QUEUES = 100
@@ -66,16 +66,16 @@ class WorkerType:
     def covers(self, env: EnvRef) -> bool:
         return self.org in (None, env.org) and self.project in (None, env.project) and self.env in (None, env.env)
 
-    def document(self) -> dict[str, Any]:
+    def to_document(self) -> dict[str, Any]:
         """Return the fields to store, without the webhook URL, which may be secret."""
         return {**asdict(self), "queues": list(self.queues), "command": list(self.command), "webhook": None}
 
 
 _COUNT = integer(0, MAX_WORKERS)
-_MORE = integer(1, MAX_WORKERS)
-SCALING: Mapping[str, tuple[str, Kind[Any]]] = {
+_POSITIVE_COUNT = integer(1, MAX_WORKERS)
+SCALING_KEYS: Mapping[str, tuple[str, ValueKind[Any]]] = {
     "min": ("min", _COUNT),
-    "max": ("max", _MORE),
+    "max": ("max", _POSITIVE_COUNT),
     "per_worker": ("per_worker", integer(1, 10_000)),
     "drain": ("drain_s", duration("1s", "1d")),
     "age": ("age_s", duration("1s", "7d")),
@@ -85,17 +85,17 @@ SCALING: Mapping[str, tuple[str, Kind[Any]]] = {
     "up_cooldown": ("up_cooldown_s", duration("0s", "1d")),
     "down_cooldown": ("down_cooldown_s", duration("0s", "1d")),
     "settle": ("settle_s", duration("0s", "1d")),
-    "up_step": ("up_step", _MORE),
-    "down_step": ("down_step", _MORE),
+    "up_step": ("up_step", _POSITIVE_COUNT),
+    "down_step": ("down_step", _POSITIVE_COUNT),
     "lead": ("lead_s", duration("0s", "1h")),
 }
 """Key in the file → field name and type of value."""
 
-_TEXTS = ("name", "stream", "group", "org", "project", "env", "app")
+_TEXT_FIELDS = ("name", "stream", "group", "org", "project", "env", "app")
 _FIELDS = {each.name for each in fields(WorkerType)} | {"queue"}
 
 
-def read_types(file: Path) -> list[WorkerType]:
+def read_worker_types(file: Path) -> list[WorkerType]:
     """Read the `[[worker]]` tables of a file. Raises InvalidWorkerType."""
     try:
         document = tomllib.loads(file.read_text("utf-8"))
@@ -108,23 +108,23 @@ def read_types(file: Path) -> list[WorkerType]:
     tables: Any = document.get("worker", [])
     if not isinstance(tables, list) or {type(each) for each in cast("list[Any]", tables)} != {dict}:
         raise InvalidWorkerType(f"File {file} has no [[worker]] table.")
-    types = [make_type(cast("dict[str, Any]", table)) for table in cast("list[Any]", tables)]
+    types = [make_worker_type(cast("dict[str, Any]", table)) for table in cast("list[Any]", tables)]
     names = [each.name for each in types]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InvalidWorkerType(f"File {file} declares worker type {twice[0]!r} twice.")
     return types
 
 
-def make_type(given: dict[str, Any]) -> WorkerType:
+def make_worker_type(given: dict[str, Any]) -> WorkerType:
     """Return the worker type with these fields. Raises InvalidWorkerType with all problems."""
     name = given.get("name")
-    problems = [*_shape_problems(given)]
+    problems = [*_find_shape_problems(given)]
     scaling = Scaling()
     if not problems:
-        values, wrong = _scaling(given.get("scaling", {}))
+        values, wrong = _parse_scaling(given.get("scaling", {}))
         problems += wrong
         scaling = Scaling(**values)
-        problems += [*_source_problems(given), *_bound_problems(scaling)]
+        problems += [*_find_source_problems(given), *_find_bound_problems(scaling)]
     if problems:
         raise InvalidWorkerType(
             f"Invalid worker type {name!r}: {'; '.join(problems)}. Nothing is scaled until this is fixed."
@@ -134,7 +134,7 @@ def make_type(given: dict[str, Any]) -> WorkerType:
     return WorkerType(**kept, queues=queues, command=tuple(given.get("command", ())), scaling=scaling)
 
 
-def type_of(document: Mapping[str, Any]) -> WorkerType:
+def worker_type_from_document(document: Mapping[str, Any]) -> WorkerType:
     """Build a worker type from `WorkerType.to_document` of this or an earlier release. Unknown fields are ignored."""
     known = {each.name for each in fields(WorkerType)}
     limits = {each.name for each in fields(Scaling)}
@@ -144,16 +144,16 @@ def type_of(document: Mapping[str, Any]) -> WorkerType:
     return WorkerType(**kept)
 
 
-def _shape_problems(given: dict[str, Any]) -> Iterator[str]:
+def _find_shape_problems(given: dict[str, Any]) -> Iterator[str]:
     if unknown := given.keys() - _FIELDS:
         yield f"unknown field(s) {', '.join(sorted(unknown))}"
     if "name" not in given:
         yield "name is required"
-    for key in (*_TEXTS, "queue"):
+    for key in (*_TEXT_FIELDS, "queue"):
         if key in given:
-            yield from _name_problems(key, given[key])
+            yield from _find_name_problems(key, given[key])
     if "webhook" in given:
-        yield from _webhook_problems(given["webhook"])
+        yield from _find_webhook_problems(given["webhook"])
     for key in ("queues", "command"):
         value: Any = given.get(key, [])
         if not isinstance(value, list) or not all(isinstance(each, str) for each in cast("list[Any]", value)):
@@ -165,28 +165,28 @@ def _shape_problems(given: dict[str, Any]) -> Iterator[str]:
         yield "scaling must be a table"
 
 
-def _name_problems(key: str, value: Any) -> Iterator[str]:
+def _find_name_problems(key: str, value: Any) -> Iterator[str]:
     if not isinstance(value, str):
         yield f"{key} must be text"
-    elif problem := name_problem(value):
+    elif problem := find_name_problem(value):
         yield f"{key} {problem}"
 
 
-def _webhook_problems(value: Any) -> Iterator[str]:
+def _find_webhook_problems(value: Any) -> Iterator[str]:
     try:
-        checked_url(value if isinstance(value, str) else "")
+        validate_url(value if isinstance(value, str) else "")
     except ValueError as error:
         yield f"webhook {error}"
 
 
-def _source_problems(given: dict[str, Any]) -> Iterator[str]:
+def _find_source_problems(given: dict[str, Any]) -> Iterator[str]:
     queues = given.get("queues", [])
     chosen = [key for key in ("queue", "queues", "all_queues", "stream") if given.get(key)]
     if len(chosen) != 1:
         found = " and ".join(chosen) or "none"
         yield f"exactly one of queue, queues, all_queues and stream is required, found {found}"
     for queue in queues:
-        yield from _name_problems("queues", queue)
+        yield from _find_name_problems("queues", queue)
     if len(queues) > MAX_QUEUES:
         yield f"queues must be at most {MAX_QUEUES} names"
     if ("stream" in given) != ("group" in given):
@@ -199,15 +199,15 @@ def _source_problems(given: dict[str, Any]) -> Iterator[str]:
         yield f"{' and '.join(ways)} are mutually exclusive"
 
 
-def _bound_problems(scaling: Scaling) -> Iterator[str]:
+def _find_bound_problems(scaling: Scaling) -> Iterator[str]:
     if scaling.min > scaling.max:
         yield f"scaling.min = {scaling.min} is greater than scaling.max = {scaling.max}"
 
 
-def _scaling(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _parse_scaling(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     values: dict[str, Any] = {}
-    problems = [f"unknown field scaling.{key}" for key in given.keys() - SCALING.keys()]
-    for key, (name, kind) in SCALING.items():
+    problems = [f"unknown field scaling.{key}" for key in given.keys() - SCALING_KEYS.keys()]
+    for key, (name, kind) in SCALING_KEYS.items():
         if key in given:
             try:
                 values[name] = kind.parse(given[key])

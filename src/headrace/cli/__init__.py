@@ -18,7 +18,7 @@ from pathlib import Path
 
 import click
 
-from headrace.settings import Loaded, Settings, find_file, load
+from headrace.settings import LoadedSettings, Settings, find_settings_file, load_settings
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Invocation:
     environ: Mapping[str, str]
 
     @cached_property
-    def loaded(self) -> Loaded:
+    def loaded(self) -> LoadedSettings:
         """Load the settings on first access, so that `headrace version` works with an invalid settings file."""
-        return load(self.flags, self.environ, find_file(self.config, self.environ, Path()))
+        return load_settings(self.flags, self.environ, find_settings_file(self.config, self.environ, Path()))
 
     @property
     def settings(self) -> Settings:
         return self.loaded.settings
 
-    def settings_with(self, **given: str | None) -> Settings:
+    def override_settings(self, **given: str | None) -> Settings:
         """Return the settings with each non-None `section_name` argument applied like `--set section.name=value`."""
         more = {name.replace("_", ".", 1): value for name, value in given.items() if value is not None}
         return replace(self, flags={**self.flags, **more}).settings

@@ -8,14 +8,14 @@ from typing import IO
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.valkey_roles import Tenants, acl_words, all_roles, as_command, as_file_line
+from headrace.cli.valkey_roles import ProducerScope, build_acl_words, build_roles, format_command, format_file_line
 from headrace.queue.validate import check_name
 
-NAMES = ("producer", "worker", "mover", "pipeline", "reader", "api")
+ROLE_NAMES = ("producer", "worker", "mover", "pipeline", "reader", "api")
 
 
 @click.command()
-@click.argument("roles", nargs=-1, metavar="[ROLE]...", type=click.Choice(NAMES))
+@click.argument("roles", nargs=-1, metavar="[ROLE]...", type=click.Choice(ROLE_NAMES))
 @click.option("--user", help="User name; needs exactly one ROLE (default: headrace-ROLE).")
 @click.option("--password-file", type=click.File(), help="Add the SHA-256 of the password in this file to the rules.")
 @click.option("--org", help="Producers: allow only jobs of this organisation.")
@@ -40,15 +40,15 @@ def acl(
     """
     if user and len(roles) != 1:
         raise click.UsageError("--user needs exactly one ROLE.")
-    tenants = _tenants(roles, org, project, env)
+    tenants = _parse_scope(roles, org, project, env)
     password_hash = None if password_file is None else _hash_password(password_file.read())
-    known = all_roles(invocation.settings.metrics.queue_snapshot.redis_prefix, tenants)
-    for name in roles or NAMES:
-        words = acl_words(known[name], user or f"headrace-{name}", password_hash)
-        click.echo(as_file_line(words) if as_file else as_command(words))
+    known = build_roles(invocation.settings.metrics.queue_snapshot.redis_prefix, tenants)
+    for name in roles or ROLE_NAMES:
+        words = build_acl_words(known[name], user or f"headrace-{name}", password_hash)
+        click.echo(format_file_line(words) if as_file else format_command(words))
 
 
-def _tenants(roles: tuple[str, ...], org: str | None, project: str | None, env: str | None) -> Tenants:
+def _parse_scope(roles: tuple[str, ...], org: str | None, project: str | None, env: str | None) -> ProducerScope:
     if org is not None and roles != ("producer",):
         raise click.UsageError("--org works only with the role producer: the other roles serve all tenants.")
     if (project is not None and org is None) or (env is not None and project is None):
@@ -56,7 +56,7 @@ def _tenants(roles: tuple[str, ...], org: str | None, project: str | None, env: 
     for what, name in (("org", org), ("project", project), ("env", env)):
         if name is not None:
             check_name(what, name)
-    return Tenants(org, project, env)
+    return ProducerScope(org, project, env)
 
 
 def _hash_password(text: str) -> str:

@@ -16,33 +16,33 @@ import click
 from headrace.alerts import records
 from headrace.alerts.channel_policy import ChannelPolicy
 from headrace.alerts.evaluator import Evaluator, EvaluatorOptions
-from headrace.alerts.lease import Lease
-from headrace.alerts.messages import Message
+from headrace.alerts.lease import EvaluatorLease
+from headrace.alerts.messages import AlertMessage
 from headrace.alerts.outbox import Outbox, OutboxOptions
-from headrace.alerts.plan import apply, diff, read_plan
-from headrace.alerts.records import ANYWHERE, Silence
+from headrace.alerts.plan import apply_changes, diff_plan, read_plan
+from headrace.alerts.records import ANY_ENVIRONMENT, Silence
 from headrace.alerts.rules import Rule
 from headrace.alerts.senders import SendOptions, send
-from headrace.alerts.service import Service, ServiceOptions
+from headrace.alerts.service import AlertService, AlertServiceOptions
 from headrace.api import audit
-from headrace.api.callers import EVERYTHING, Scope
+from headrace.api.access import GLOBAL_SCOPE, KeyScope
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.arguments import env_arguments, milliseconds
-from headrace.cli.endpoints import find_endpoints
-from headrace.cli.humane import ABSENT, plain, time_text
+from headrace.cli.arguments import duration_ms_type, env_arguments
+from headrace.cli.endpoints import resolve_endpoints
+from headrace.cli.formatting import ABSENT, escape_control, format_time
 from headrace.cli.logs import configure_logs
+from headrace.cli.metrics_server import metrics_port_option, serve_loop_metrics
 from headrace.cli.output import json_option, print_json, print_table
-from headrace.cli.own_pages import loop_pages, metrics_port_option
-from headrace.cli.signals import stop_event
+from headrace.cli.signals import install_stop_event
 from headrace.errors import HeadraceError
 from headrace.model.names import EnvRef
-from headrace.postgres.connect import Connection, connection, open_pool
+from headrace.postgres.connect import Connection, open_pool, transaction
 from headrace.settings import Settings
 from headrace.warehouse.connect import connect
 from headrace.webhook.guard import AddressPolicy
 
 CONNECTIONS = 16
-MOST_INCIDENTS = 500
+MAX_INCIDENTS = 500
 
 
 @click.group()
@@ -60,19 +60,21 @@ def run(invocation: Invocation, metrics_port: int | None) -> None:
     """
     settings = invocation.settings
     configure_logs(settings.log)
-    endpoints = find_endpoints(settings, "postgres", "clickhouse")
+    endpoints = resolve_endpoints(settings, "postgres", "clickhouse")
     given = settings.alerts
     with open_pool(endpoints.postgres, max_size=CONNECTIONS) as pool:
-        lease = Lease(pool, given.lease)
+        lease = EvaluatorLease(pool, given.lease)
         options = EvaluatorOptions(given.max_lag, given.query_timeout)
         timeout_s = int(given.query_timeout) + 2
         database = settings.warehouse.database
         evaluator = Evaluator(pool, lease, lambda: connect(endpoints.clickhouse, database, timeout_s), options)
         retries = OutboxOptions(given.retry_interval, given.max_retry_delay, given.give_up)
-        outbox = Outbox(pool, send_options(settings), retries)
-        service = Service(pool, lease, evaluator, outbox, ServiceOptions(given.every, given.lease, given.keep))
-        with loop_pages(settings, metrics_port, given.metrics_port, service.figures):
-            service.run_forever(stop_event(signal.SIGTERM, signal.SIGINT))
+        outbox = Outbox(pool, build_send_options(settings), retries)
+        service = AlertService(
+            pool, lease, evaluator, outbox, AlertServiceOptions(given.every, given.lease, given.keep)
+        )
+        with serve_loop_metrics(settings, metrics_port, given.metrics_port, service.metrics):
+            service.run_forever(install_stop_event(signal.SIGTERM, signal.SIGINT))
 
 
 @alerts.command("list")
@@ -80,9 +82,9 @@ def run(invocation: Invocation, metrics_port: int | None) -> None:
 @pass_invocation
 def list_all(invocation: Invocation, as_json: bool) -> None:
     """List all rules and the open incidents."""
-    with _transaction(invocation.settings) as conn:
+    with _open_transaction(invocation.settings) as conn:
         rules = records.list_rules(conn)
-        incidents = records.list_incidents(conn, ANYWHERE, is_open=True, limit=MOST_INCIDENTS)
+        incidents = records.list_incidents(conn, ANY_ENVIRONMENT, is_open=True, limit=MAX_INCIDENTS)
     if as_json:
         print_json(
             {
@@ -102,8 +104,8 @@ def list_all(invocation: Invocation, as_json: bool) -> None:
     print_table(
         ["rule", "environment", "condition", "severity", "state", "channels"],
         [
-            [plain(rule.name), _where(rule.environment), rule.condition(), rule.severity, _state(rule, firing),
-             str(len(rule.channels))]
+            [escape_control(rule.name), _format_env(rule.environment), rule.format_condition(), rule.severity,
+             _format_state(rule, firing), str(len(rule.channels))]
             for rule in rules
         ],
     )  # fmt: skip
@@ -112,7 +114,13 @@ def list_all(invocation: Invocation, as_json: bool) -> None:
         print_table(
             ["incident", "rule", "queue", "state", "since"],
             [
-                [each.id, plain(each.rule["name"]), plain(each.queue) or ABSENT, each.state, _time(each.fired_at)]
+                [
+                    each.id,
+                    escape_control(each.rule["name"]),
+                    escape_control(each.queue) or ABSENT,
+                    each.state,
+                    _format_short_time(each.fired_at),
+                ]
                 for each in incidents
             ],
         )
@@ -131,15 +139,15 @@ def list_all(invocation: Invocation, as_json: bool) -> None:
 def apply_file(invocation: Invocation, file: Path, dry_run: bool, prune: bool, as_json: bool) -> None:
     """Create and update rules and channels from a TOML file."""
     plan = read_plan(file)
-    with _transaction(invocation.settings) as conn:
-        changes = diff(conn, plan, prune=prune, policy=ChannelPolicy.of(invocation.settings.alerts))
+    with _open_transaction(invocation.settings) as conn:
+        changes = diff_plan(conn, plan, prune=prune, policy=ChannelPolicy.from_settings(invocation.settings.alerts))
         if not dry_run:
-            apply(conn, changes)
+            apply_changes(conn, changes)
             done = Counter(f"{change.what}s_{change.verb}" for change in changes if change.verb != "keep")
             if done:
-                audit.record_command(conn, "alerts.apply", EVERYTHING, **done)
+                audit.record_cli_operation(conn, "alerts.apply", GLOBAL_SCOPE, **done)
     if not as_json:
-        click.echo("\n".join(change.line for change in changes if change.verb != "keep") or "nothing to do")
+        click.echo("\n".join(change.summary for change in changes if change.verb != "keep") or "nothing to do")
     for change in changes:
         if change.secret is not None and not dry_run:
             click.echo(f"signing secret for webhook {change.name!r} (shown only once): {change.secret}", err=True)
@@ -153,7 +161,7 @@ def apply_file(invocation: Invocation, file: Path, dry_run: bool, prune: bool, a
 @click.option(
     "--for",
     "span",
-    type=milliseconds("1m", "365d"),
+    type=duration_ms_type("1m", "365d"),
     required=True,
     metavar="DURATION",
     help="Length of the silence, 1m to 365d.",
@@ -174,17 +182,19 @@ def silence(
 ) -> None:
     """Silence an environment: send no notifications for new incidents."""
     now = datetime.now(UTC)
-    with _transaction(invocation.settings) as conn:
-        rule_id = None if rule_name is None else _rule_named(conn, env, rule_name).id
+    with _open_transaction(invocation.settings) as conn:
+        rule_id = None if rule_name is None else _find_rule(conn, env, rule_name).id
         where = (env.org, env.project, env.env)
         ends_at = now + timedelta(milliseconds=span)
-        added = Silence(records.new_id("silence"), *where, rule_id, queue, reason, audit.COMMAND_LINE, now, ends_at)
+        added = Silence(
+            records.generate_id("silence"), *where, rule_id, queue, reason, audit.COMMAND_LINE, now, ends_at
+        )
         records.add_silence(conn, added)
-        audit.record_command(conn, "alerts.silence", Scope(*where), id=added.id, reason=reason)
+        audit.record_cli_operation(conn, "alerts.silence", KeyScope(*where), id=added.id, reason=reason)
     if as_json:
         print_json({"id": added.id, "ends_at": added.ends_at.isoformat()})
     else:
-        click.echo(f"silenced until {_time(added.ends_at)} ({added.id})")
+        click.echo(f"silenced until {_format_short_time(added.ends_at)} ({added.id})")
 
 
 @alerts.command()
@@ -193,15 +203,15 @@ def silence(
 @pass_invocation
 def ack(invocation: Invocation, incident_id: str, as_json: bool) -> None:
     """Acknowledge an incident."""
-    with _transaction(invocation.settings) as conn:
+    with _open_transaction(invocation.settings) as conn:
         if not records.acknowledge(conn, incident_id, audit.COMMAND_LINE):
             raise HeadraceError(
                 f"No unacknowledged open incident {incident_id!r}. `headrace alerts list` shows the open incidents."
             )
         found = records.find_incident(conn, incident_id)
         assert found is not None, "the incident was just acknowledged"
-        scope = Scope(found.org, found.project, found.env) if found.org else EVERYTHING
-        audit.record_command(conn, "alerts.acknowledge", scope, id=incident_id)
+        scope = KeyScope(found.org, found.project, found.env) if found.org else GLOBAL_SCOPE
+        audit.record_cli_operation(conn, "alerts.acknowledge", scope, id=incident_id)
     if as_json:
         print_json({"id": incident_id})
     else:
@@ -215,23 +225,25 @@ def ack(invocation: Invocation, incident_id: str, as_json: bool) -> None:
 @pass_invocation
 def send_test(invocation: Invocation, env: EnvRef, channel: str, as_json: bool) -> None:
     """Send a test message to a channel."""
-    with _transaction(invocation.settings) as conn:
+    with _open_transaction(invocation.settings) as conn:
         known = {each.name: each for each in records.list_channels(conn, asdict(env))}
     if channel not in known:
-        raise HeadraceError(f"No channel {channel!r} in {_where(env)}. Channels there: {', '.join(known) or 'none'}.")
-    message = test_message(env)
-    send(known[channel].type, known[channel].config, message, send_options(invocation.settings), env.org)
+        raise HeadraceError(
+            f"No channel {channel!r} in {_format_env(env)}. Channels there: {', '.join(known) or 'none'}."
+        )
+    message = build_test_message(env)
+    send(known[channel].type, known[channel].config, message, build_send_options(invocation.settings), env.org)
     if as_json:
         print_json({"id": message.id})
     else:
         click.echo(f"delivered to {known[channel].target} ({message.id})")
 
 
-def test_message(env: EnvRef) -> Message:
-    return Message(str(uuid4()), "test", Rule("", env.org, env.project, env.env, "", ""), [])
+def build_test_message(env: EnvRef) -> AlertMessage:
+    return AlertMessage(str(uuid4()), "test", Rule("", env.org, env.project, env.env, "", ""), [])
 
 
-def send_options(settings: Settings) -> SendOptions:
+def build_send_options(settings: Settings) -> SendOptions:
     given = settings.alerts
     return SendOptions(
         given.send_timeout,
@@ -239,33 +251,33 @@ def send_options(settings: Settings) -> SendOptions:
         settings.api.public_url,
         given.smtp_url,
         given.email_from,
-        ChannelPolicy.of(given),
+        ChannelPolicy.from_settings(given),
         given.smtp_starttls,
     )
 
 
 @contextmanager
-def _transaction(settings: Settings) -> Generator[Connection]:
-    with open_pool(find_endpoints(settings, "postgres").postgres, max_size=1) as pool, connection(pool) as conn:
+def _open_transaction(settings: Settings) -> Generator[Connection]:
+    with open_pool(resolve_endpoints(settings, "postgres").postgres, max_size=1) as pool, transaction(pool) as conn:
         yield conn
 
 
-def _rule_named(conn: Connection, env: EnvRef, name: str) -> Rule:
+def _find_rule(conn: Connection, env: EnvRef, name: str) -> Rule:
     rules = {rule.name: rule for rule in records.list_rules(conn, asdict(env))}
     if name not in rules:
-        raise HeadraceError(f"No rule {name!r} in {_where(env)}. Rules there: {', '.join(rules) or 'none'}.")
+        raise HeadraceError(f"No rule {name!r} in {_format_env(env)}. Rules there: {', '.join(rules) or 'none'}.")
     return rules[name]
 
 
-def _state(rule: Rule, firing: Counter[str]) -> str:
+def _format_state(rule: Rule, firing: Counter[str]) -> str:
     if not rule.enabled:
         return "disabled"
     return f"firing ({firing[rule.id]})" if firing[rule.id] else "ok"
 
 
-def _where(env: EnvRef) -> str:
-    return " / ".join(map(plain, (env.org, env.project, env.env)))
+def _format_env(env: EnvRef) -> str:
+    return " / ".join(map(escape_control, (env.org, env.project, env.env)))
 
 
-def _time(at: datetime) -> str:
-    return time_text(int(at.timestamp()) * 1000)[:19]
+def _format_short_time(at: datetime) -> str:
+    return format_time(int(at.timestamp()) * 1000)[:19]

@@ -9,11 +9,11 @@ from headrace.api.serve import serve
 from headrace.api.services import Services
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.bounds import apply_bounds_at_start
-from headrace.cli.client import queue_options
-from headrace.cli.endpoints import find_endpoints
+from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.logs import configure_logs
-from headrace.cli.maintenance import maintained
-from headrace.cold.store import Limits
+from headrace.cli.maintenance import run_maintenance
+from headrace.cli.queue_client import build_queue_options
+from headrace.cold.store import ColdLimits
 from headrace.embedded.process import choose_port
 from headrace.settings import Settings
 
@@ -26,12 +26,12 @@ def api(invocation: Invocation) -> None:
     configure_logs(settings.log)
     apply_bounds_at_start(invocation.loaded)
     port = choose_port("the API (api.port)", settings.api.port)
-    with maintained(settings) as maintenance:
-        serve(services_of(settings), settings.api.host, port, maintenance)
+    with run_maintenance(settings) as maintenance:
+        serve(build_services(settings), settings.api.host, port, maintenance)
 
 
-def services_of(settings: Settings) -> Services:
-    endpoints = find_endpoints(settings, "redis", "postgres", "clickhouse")
+def build_services(settings: Settings) -> Services:
+    endpoints = resolve_endpoints(settings, "redis", "postgres", "clickhouse")
     return Services(
         endpoints.redis,
         endpoints.clickhouse,
@@ -39,17 +39,17 @@ def services_of(settings: Settings) -> Services:
         settings.queue.shards,
         endpoints.postgres,
         settings.api,
-        queue_access(settings),
+        build_queue_access(settings),
         settings.metrics.queue_snapshot,
         settings.alerts,
     )
 
 
-def queue_access(settings: Settings) -> QueueAccess:
+def build_queue_access(settings: Settings) -> QueueAccess:
     cold = settings.cold
     return QueueAccess(
-        queue_options(settings),
-        Limits(cold.max_items, cold.max_bytes),
+        build_queue_options(settings),
+        ColdLimits(cold.max_items, cold.max_bytes),
         int(cold.far_delay * 1000),
         int(settings.queue.keep_done * 1000),
     )

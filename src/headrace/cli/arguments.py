@@ -29,7 +29,7 @@ def env_arguments(command: Command) -> Command:
     @click.argument("env")
     @wraps(command)
     def with_env(*args: Any, org: str, project: str, env: str, **others: Any) -> None:
-        command(*args, env=EnvRef(*_checked(org=org, project=project, env=env)), **others)
+        command(*args, env=EnvRef(*_validate_names(org=org, project=project, env=env)), **others)
 
     return with_env
 
@@ -43,18 +43,18 @@ def queue_arguments(command: Command) -> Command:
     @click.argument("queue")
     @wraps(command)
     def with_ref(*args: Any, org: str, project: str, env: str, queue: str, **others: Any) -> None:
-        command(*args, ref=QueueRef(*_checked(org=org, project=project, env=env, queue=queue)), **others)
+        command(*args, ref=QueueRef(*_validate_names(org=org, project=project, env=env, queue=queue)), **others)
 
     return with_ref
 
 
-def _checked(**names: str) -> list[str]:
+def _validate_names(**names: str) -> list[str]:
     for what, name in names.items():
         check_name(what, name)
     return list(names.values())
 
 
-def milliseconds(low: str, high: str) -> Callable[[str], int]:
+def duration_ms_type(low: str, high: str) -> Callable[[str], int]:
     """Return a click type that converts a duration such as 5s to milliseconds, within the given bounds."""
     kind = duration(low, high)
 

@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.endpoints import find_endpoints
+from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.output import json_option, print_json, print_table
-from headrace.cli.pipeline import session_options
+from headrace.cli.pipeline import build_session_options
 from headrace.cli.progress import progress_bar
 from headrace.errors import SettingsError
-from headrace.pipeline.archive import absolute
-from headrace.pipeline.audit import Audit
+from headrace.pipeline.archive import resolve_uri
+from headrace.pipeline.audit import HistoryAudit
 from headrace.pipeline.audit import audit as compare
-from headrace.pipeline.replay import Window, closed_window
+from headrace.pipeline.replay import ReplayWindow, validate_window
 from headrace.pipeline.session import start_session
 from headrace.settings import Settings
 from headrace.warehouse.connect import Client, connect
-from headrace.warehouse.pipeline_batches import watermark_ms
+from headrace.warehouse.pipeline_batches import read_watermark_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def moment(text: str) -> int:
+def parse_time(text: str) -> int:
     """Parse an ISO 8601 time into Unix milliseconds; UTC if it has no offset."""
     try:
         when = datetime.fromisoformat(text)
@@ -43,8 +43,8 @@ def hours_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options --from and --to, which the command receives as `start_ms` and `end_ms`."""
     start_help = "Start of the first hour, ISO 8601 (UTC by default)."
     end_help = "End of the last hour, ISO 8601 (UTC by default)."
-    start = click.option("--from", "start_ms", type=moment, required=True, metavar="TIME", help=start_help)
-    end = click.option("--to", "end_ms", type=moment, required=True, metavar="TIME", help=end_help)
+    start = click.option("--from", "start_ms", type=parse_time, required=True, metavar="TIME", help=start_help)
+    end = click.option("--to", "end_ms", type=parse_time, required=True, metavar="TIME", help=end_help)
     return start(end(command))
 
 
@@ -59,45 +59,45 @@ def audit(invocation: Invocation, start_ms: int, end_ms: int, as_json: bool) -> 
     differs.
     """
     settings = invocation.settings
-    uri = archive_of(settings)
-    client = warehouse_of(settings)
-    window = closed_window(start_ms, end_ms, watermark_ms(client))
-    with spark(settings) as session:
-        found = compare_window(session, client, uri, window)
-    show(found, as_json)
+    uri = require_archive(settings)
+    client = open_warehouse(settings)
+    window = validate_window(start_ms, end_ms, read_watermark_ms(client))
+    with open_spark_session(settings) as session:
+        found = audit_window(session, client, uri, window)
+    print_audit(found, as_json)
     raise SystemExit(0 if found.equal else 1)
 
 
-def compare_window(session: SparkSession, client: Client, uri: str, window: Window) -> Audit:
+def audit_window(session: SparkSession, client: Client, uri: str, window: ReplayWindow) -> HistoryAudit:
     with progress_bar("auditing") as report:
         return compare(session, client, uri, window, time.time_ns() // 1_000_000, report)
 
 
-def archive_of(settings: Settings) -> str:
+def require_archive(settings: Settings) -> str:
     if settings.archive.path is None:
         raise SettingsError(
             "archive.path is not set, so there is no event archive to recompute history from. Nothing was changed. "
             "Set HEADRACE_ARCHIVE_PATH here and for the pipeline."
         )
-    return absolute(settings.archive.path)
+    return resolve_uri(settings.archive.path)
 
 
-def warehouse_of(settings: Settings) -> Client:
-    return connect(find_endpoints(settings, "clickhouse").clickhouse, settings.warehouse.database)
+def open_warehouse(settings: Settings) -> Client:
+    return connect(resolve_endpoints(settings, "clickhouse").clickhouse, settings.warehouse.database)
 
 
 @contextmanager
-def spark(settings: Settings) -> Generator[SparkSession]:
-    session = start_session(session_options(settings))
+def open_spark_session(settings: Settings) -> Generator[SparkSession]:
+    session = start_session(build_session_options(settings))
     try:
         yield session
     finally:
         session.stop()
 
 
-def show(found: Audit, as_json: bool) -> None:
+def print_audit(found: HistoryAudit, as_json: bool) -> None:
     if as_json:
-        print_json(as_document(found))
+        print_json(build_document(found))
         return
     columns = ("tier", "rows", "missing", "extra", "different", "difference")
     rows = [[name, *(str(getattr(each, column)) for column in columns[1:])] for name, each in found.tiers.items()]
@@ -111,5 +111,5 @@ def show(found: Audit, as_json: bool) -> None:
     click.echo(f"{found.hours} hours, {found.events} events: {result}")
 
 
-def as_document(found: Audit) -> dict[str, Any]:
+def build_document(found: HistoryAudit) -> dict[str, Any]:
     return {**asdict(found), "equal": found.equal}

@@ -15,37 +15,37 @@ from typing import Any
 import click
 
 from headrace.autoscale import records
-from headrace.autoscale.decide import Decision, State
-from headrace.autoscale.lease import Lease
-from headrace.autoscale.local import LocalWorkers
-from headrace.autoscale.loop import Actuator, Autoscaler, LoopOptions, rehearse
-from headrace.autoscale.observer import MOST_DUE, Observer
-from headrace.autoscale.records import KnownType, StoredDecision
-from headrace.autoscale.run_times import RunTimes
+from headrace.autoscale.autoscaler import Actuator, Autoscaler, AutoscalerOptions, decide_dry_run
+from headrace.autoscale.decide import Decision, ScalingState
+from headrace.autoscale.lease import AutoscalerLease
+from headrace.autoscale.local_workers import LocalWorkers
+from headrace.autoscale.observer import MAX_DUE_READ, LoadObserver
+from headrace.autoscale.records import StoredDecision, StoredWorkerType
+from headrace.autoscale.run_times import RunTimeCache
 from headrace.autoscale.stream_observer import StreamObserver
-from headrace.autoscale.told import Receiver, ToldWorkers
-from headrace.autoscale.worker_types import InvalidWorkerType, WorkerType, read_types
+from headrace.autoscale.webhook_workers import WebhookReceiver, WebhookWorkers
+from headrace.autoscale.worker_types import InvalidWorkerType, WorkerType, read_worker_types
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.autoscale_simulate import simulate
-from headrace.cli.endpoints import Endpoints, find_endpoints
-from headrace.cli.humane import ABSENT, plain, time_text
+from headrace.cli.endpoints import Endpoints, resolve_endpoints
+from headrace.cli.formatting import ABSENT, escape_control, format_time
 from headrace.cli.logs import configure_logs
+from headrace.cli.metrics_server import metrics_port_option, serve_loop_metrics
 from headrace.cli.output import json_option, print_json, print_table
-from headrace.cli.own_pages import loop_pages, metrics_port_option
-from headrace.cli.signals import stop_event
-from headrace.cli.streams import streams_url
+from headrace.cli.signals import install_stop_event
+from headrace.cli.streams import resolve_streams_url
 from headrace.cold.due_times import read_due_times
 from headrace.errors import HeadraceError
 from headrace.model.names import QueueRef
-from headrace.postgres.connect import Connection, connection, open_pool
+from headrace.postgres.connect import Connection, open_pool, transaction
 from headrace.postgres.connect import connect as connect_postgres
 from headrace.settings import Settings
 from headrace.valkey.connect import connect
 from headrace.warehouse.connect import connect as connect_clickhouse
 from headrace.webhook.guard import AddressPolicy
 
-FIRST_LOOK_S = 2.0
-ANSWER_S = 7
+WARM_UP_S = 2.0
+QUERY_TIMEOUT_S = 7
 
 
 @click.group()
@@ -68,22 +68,22 @@ def run(invocation: Invocation, dry_run: bool, once: bool, metrics_port: int | N
     """
     settings = invocation.settings
     configure_logs(settings.log)
-    types = types_of(settings)
+    types = load_worker_types(settings)
     if dry_run:
-        _rehearse(settings, types, once)
+        _run_dry(settings, types, once)
         return
-    endpoints = find_endpoints(settings, "redis", "postgres")
+    endpoints = resolve_endpoints(settings, "redis", "postgres")
     given = settings.autoscale
     with open_pool(endpoints.postgres, max_size=4) as pool:
-        lease = Lease(pool, given.lease)
-        options = LoopOptions(given.every, given.lease, given.fresh, given.keep)
-        actuators = {} if once else actuators_of(invocation, types)
-        scaler = Autoscaler(pool, lease, observer_of(settings, endpoints), types, actuators, options)
+        lease = AutoscalerLease(pool, given.lease)
+        options = AutoscalerOptions(given.every, given.lease, given.fresh, given.keep)
+        actuators = {} if once else build_actuators(invocation, types)
+        scaler = Autoscaler(pool, lease, build_observer(settings, endpoints), types, actuators, options)
         if once:
-            _once(settings, lease, scaler)
+            _run_once(settings, lease, scaler)
             return
-        with loop_pages(settings, metrics_port, given.metrics_port, scaler.figures):
-            scaler.run_forever(stop_event(signal.SIGTERM, signal.SIGINT))
+        with serve_loop_metrics(settings, metrics_port, given.metrics_port, scaler.metrics):
+            scaler.run_forever(install_stop_event(signal.SIGTERM, signal.SIGINT))
 
 
 @autoscale.command()
@@ -100,7 +100,7 @@ def run(invocation: Invocation, dry_run: bool, once: bool, metrics_port: int | N
 @pass_invocation
 def explain(invocation: Invocation, type_name: str | None, limit: int, changes: bool, as_json: bool) -> None:
     """Show recent decisions with their inputs and reasons."""
-    with _transaction(invocation.settings) as conn:
+    with _open_transaction(invocation.settings) as conn:
         known = [each.name for each in records.list_types(conn)]
         found = {
             name: records.list_decisions(conn, name, changes=changes, limit=limit)
@@ -108,17 +108,17 @@ def explain(invocation: Invocation, type_name: str | None, limit: int, changes: 
         }
     # A type that was removed from the file is still explained while its decisions are stored.
     if type_name is not None and type_name not in known and not found[type_name]:
-        raise HeadraceError(f"No decisions stored for worker type {type_name!r}. {_known_words(known)}")
+        raise HeadraceError(f"No decisions stored for worker type {type_name!r}. {_describe_types(known)}")
     if as_json:
-        documents = {name: [decision_document(each) for each in decisions] for name, decisions in found.items()}
+        documents = {name: [build_decision_document(each) for each in decisions] for name, decisions in found.items()}
         print_json({"types": documents})
         return
     for name, decisions in found.items():
-        click.echo(plain(name))
+        click.echo(escape_control(name))
         for each in reversed(decisions):
-            click.echo(f"  {_time(each.decided_at)}  {plain(each.sentence)}")
+            click.echo(f"  {_format_short_time(each.decided_at)}  {escape_control(each.sentence)}")
     if not found:
-        click.echo(_known_words([]))
+        click.echo(_describe_types([]))
 
 
 @autoscale.command()
@@ -126,48 +126,50 @@ def explain(invocation: Invocation, type_name: str | None, limit: int, changes: 
 @pass_invocation
 def status(invocation: Invocation, as_json: bool) -> None:
     """Show the running and wanted workers of each type, and why."""
-    with _transaction(invocation.settings) as conn:
+    with _open_transaction(invocation.settings) as conn:
         found = records.list_types(conn)
     if as_json:
-        print_json({"types": [_type_document(each) for each in found]})
+        print_json({"types": [_build_type_document(each) for each in found]})
         return
     print_table(
         ["type", "workers", "wanted", "min..max", "decided", "why"],
         [
             [
-                plain(each.name),
+                escape_control(each.name),
                 ABSENT if each.workers is None else str(each.workers),
                 str(each.wanted) if each.fresh else f"{each.wanted} (stale)",
                 f"{each.worker.scaling.min}..{each.worker.scaling.max}",
-                _time(each.decided_at),
-                plain(each.sentence),
+                _format_short_time(each.decided_at),
+                escape_control(each.sentence),
             ]
             for each in found
         ],
     )
 
 
-def types_of(settings: Settings) -> list[WorkerType]:
+def load_worker_types(settings: Settings) -> list[WorkerType]:
     if settings.autoscale.types is None:
         raise InvalidWorkerType(
             "No worker types file is configured, so there is nothing to scale. Create one (see docs/autoscale.md) and "
             "set autoscale.types (HEADRACE_AUTOSCALE_TYPES) to its path."
         )
-    return read_types(settings.autoscale.types)
+    return read_worker_types(settings.autoscale.types)
 
 
-def observer_of(settings: Settings, endpoints: Endpoints) -> Observer:
+def build_observer(settings: Settings, endpoints: Endpoints) -> LoadObserver:
     database = settings.warehouse.database
     run_times = (
-        RunTimes(lambda: connect_clickhouse(endpoints.clickhouse, database, ANSWER_S)) if endpoints.clickhouse else None
+        RunTimeCache(lambda: connect_clickhouse(endpoints.clickhouse, database, QUERY_TIMEOUT_S))
+        if endpoints.clickhouse
+        else None
     )
-    streams = StreamObserver(lambda: connect(streams_url(settings)), settings.autoscale.window)
+    streams = StreamObserver(lambda: connect(resolve_streams_url(settings)), settings.autoscale.window)
 
     def read_cold_due(until_ms: float) -> dict[QueueRef, list[float]]:
         with connect_postgres(endpoints.postgres) as conn:
-            return read_due_times(conn, until_ms, MOST_DUE)
+            return read_due_times(conn, until_ms, MAX_DUE_READ)
 
-    return Observer(
+    return LoadObserver(
         lambda: connect(endpoints.redis),
         settings.queue.shards,
         settings.autoscale.window,
@@ -178,7 +180,7 @@ def observer_of(settings: Settings, endpoints: Endpoints) -> Observer:
     )
 
 
-def actuators_of(invocation: Invocation, types: Sequence[WorkerType]) -> dict[str, Actuator]:
+def build_actuators(invocation: Invocation, types: Sequence[WorkerType]) -> dict[str, Actuator]:
     """Return an actuator per worker type. Types without one are left out: other programs read their decisions.
 
     Raises InvalidWorkerType if a type has a webhook and no signing secret is configured.
@@ -187,7 +189,7 @@ def actuators_of(invocation: Invocation, types: Sequence[WorkerType]) -> dict[st
     actuators: dict[str, Actuator] = {}
     for each in types:
         if each.is_local:
-            command = worker_command(each, invocation.config, flags_of_workers(invocation))
+            command = build_worker_command(each, invocation.config, build_worker_flags(invocation))
             actuators[each.name] = LocalWorkers(each.name, command, grace_s)
         elif each.webhook is not None:
             if given.webhook_secret is None:
@@ -196,19 +198,19 @@ def actuators_of(invocation: Invocation, types: Sequence[WorkerType]) -> dict[st
                     "autoscale.webhook_secret."
                 )
             policy = AddressPolicy(given.allowed_hosts, given.allow_private, "autoscale.allowed_hosts")
-            to = Receiver(each.webhook, given.webhook_secret, given.webhook_timeout, policy)
-            actuators[each.name] = ToldWorkers(each.name, to)
+            to = WebhookReceiver(each.webhook, given.webhook_secret, given.webhook_timeout, policy)
+            actuators[each.name] = WebhookWorkers(each.name, to)
     return actuators
 
 
-def flags_of_workers(invocation: Invocation) -> Mapping[str, str]:
+def build_worker_flags(invocation: Invocation) -> Mapping[str, str]:
     """Return the flags for local workers. If worker.metrics_port is set, use port 0: workers cannot share a port."""
     if invocation.settings.worker.metrics_port is None:
         return invocation.flags
     return {**invocation.flags, "worker.metrics_port": "0"}
 
 
-def worker_command(worker: WorkerType, config: Path | None, flags: Mapping[str, str]) -> list[str]:
+def build_worker_command(worker: WorkerType, config: Path | None, flags: Mapping[str, str]) -> list[str]:
     """Build the command line of a local worker, with this process's settings."""
     if worker.command:
         return list(worker.command)
@@ -221,55 +223,55 @@ def worker_command(worker: WorkerType, config: Path | None, flags: Mapping[str, 
     return [sys.executable, "-m", "headrace.autoscale.child", *root, "worker", str(worker.app), *concurrency, *work]
 
 
-def decision_document(decision: StoredDecision) -> dict[str, Any]:
+def build_decision_document(decision: StoredDecision) -> dict[str, Any]:
     return {**asdict(decision), "decided_at": decision.decided_at.astimezone(UTC).isoformat()}
 
 
-def _once(settings: Settings, lease: Lease, scaler: Autoscaler) -> None:
-    if not lease.take():
+def _run_once(settings: Settings, lease: AutoscalerLease, scaler: Autoscaler) -> None:
+    if not lease.acquire():
         raise HeadraceError("Another autoscaler holds the lease. No decision was made.")
     try:
-        scaler.look(_now_ms())
-        time.sleep(min(FIRST_LOOK_S, settings.autoscale.every))
+        scaler.observe_once(_now_ms())
+        time.sleep(min(WARM_UP_S, settings.autoscale.every))
         for decision in scaler.run_once(_now_ms()):
-            _tell(decision)
+            _print_decision(decision)
     finally:
-        lease.leave()
+        lease.release()
 
 
-def _rehearse(settings: Settings, types: Sequence[WorkerType], once: bool) -> None:
-    endpoints = find_endpoints(settings, "redis")
-    observer = observer_of(settings, endpoints)
-    states = _stored_states(endpoints)
-    stop = stop_event(signal.SIGTERM, signal.SIGINT)
+def _run_dry(settings: Settings, types: Sequence[WorkerType], once: bool) -> None:
+    endpoints = resolve_endpoints(settings, "redis")
+    observer = build_observer(settings, endpoints)
+    states = _load_states(endpoints)
+    stop = install_stop_event(signal.SIGTERM, signal.SIGINT)
     observer.observe(types, {}, _now_ms())  # rates need two observations
-    stop.wait(min(FIRST_LOOK_S, settings.autoscale.every))
+    stop.wait(min(WARM_UP_S, settings.autoscale.every))
     while not stop.is_set():
-        for decision in rehearse(observer, types, states, _now_ms()):
-            _tell(decision)
+        for decision in decide_dry_run(observer, types, states, _now_ms()):
+            _print_decision(decision)
         if once:
             return
         stop.wait(settings.autoscale.every)
 
 
-def _stored_states(endpoints: Endpoints) -> dict[str, State]:
+def _load_states(endpoints: Endpoints) -> dict[str, ScalingState]:
     """Load the stored scaling states by worker type; empty if PostgreSQL is not configured or cannot be read."""
     if not endpoints.postgres:
         return {}
     try:
-        with open_pool(endpoints.postgres, max_size=1) as pool, connection(pool) as conn:
+        with open_pool(endpoints.postgres, max_size=1) as pool, transaction(pool) as conn:
             return {each.name: each.state for each in records.list_types(conn)}
     except HeadraceError as error:
         click.echo(f"cannot read earlier decisions, starting without them: {error}", err=True)
         return {}
 
 
-def _tell(decision: Decision) -> None:
-    at = time_text(decision.at_ms)[:19]
-    click.echo(f"{at}  {plain(decision.type)}  {plain(decision.sentence)}")
+def _print_decision(decision: Decision) -> None:
+    at = format_time(decision.at_ms)[:19]
+    click.echo(f"{at}  {escape_control(decision.type)}  {escape_control(decision.sentence)}")
 
 
-def _type_document(each: KnownType) -> dict[str, Any]:
+def _build_type_document(each: StoredWorkerType) -> dict[str, Any]:
     return {
         "name": each.name,
         **{"org": each.org, "project": each.project, "env": each.env},
@@ -280,15 +282,15 @@ def _type_document(each: KnownType) -> dict[str, Any]:
     }
 
 
-def _known_words(known: Sequence[str]) -> str:
+def _describe_types(known: Sequence[str]) -> str:
     if known:
-        return f"Known worker types: {', '.join(map(plain, known))}."
+        return f"Known worker types: {', '.join(map(escape_control, known))}."
     return "No decisions yet: start `headrace autoscale run`."
 
 
 @contextmanager
-def _transaction(settings: Settings) -> Generator[Connection]:
-    with open_pool(find_endpoints(settings, "postgres").postgres, max_size=1) as pool, connection(pool) as conn:
+def _open_transaction(settings: Settings) -> Generator[Connection]:
+    with open_pool(resolve_endpoints(settings, "postgres").postgres, max_size=1) as pool, transaction(pool) as conn:
         yield conn
 
 
@@ -296,5 +298,5 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _time(at: datetime) -> str:
-    return time_text(int(at.timestamp()) * 1000)[:19]
+def _format_short_time(at: datetime) -> str:
+    return format_time(int(at.timestamp()) * 1000)[:19]

@@ -10,25 +10,25 @@ from typing import Any
 
 import click
 
-from headrace.autoscale.loads import SHAPES, Load, recorded, synthetic
 from headrace.autoscale.plot import plot
-from headrace.autoscale.simulation import HeadraceRule, Outcome, Simulation, SimulationOptions
-from headrace.autoscale.worker_types import Scaling, WorkerType, read_types
+from headrace.autoscale.simulation import HeadracePolicy, Simulation, SimulationOptions, SimulationResult
+from headrace.autoscale.worker_types import Scaling, WorkerType, read_worker_types
+from headrace.autoscale.workloads import SHAPES, Workload, make_recorded_workload, make_synthetic_workload
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.arguments import milliseconds
-from headrace.cli.endpoints import find_endpoints
+from headrace.cli.arguments import duration_ms_type
+from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.output import json_option, print_json, print_table
 from headrace.errors import HeadraceError, UnknownQueue
-from headrace.history.reader import queue_history
-from headrace.history.routing import text_of, window_of
+from headrace.history.reader import read_queue_history
+from headrace.history.routing import format_duration, resolve_window
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.names import QueueRef
 from headrace.settings import Settings
 from headrace.warehouse.connect import connect
-from headrace.warehouse.reads import Reads
+from headrace.warehouse.query_runner import QueryRunner
 
-DEFAULT = Scaling(min=1, max=40)
-MOST_JOBS = 5_000_000
+DEFAULT_SCALING = Scaling(min=1, max=40)
+MAX_JOBS = 5_000_000
 
 
 @click.command()
@@ -58,12 +58,12 @@ MOST_JOBS = 5_000_000
 @click.option(
     "--for",
     "span_ms",
-    type=milliseconds("10m", "31d"),
+    type=duration_ms_type("10m", "31d"),
     default="1d",
     metavar="DURATION",
     help="Length of the simulation (default: 1d).",
 )
-@click.option("--start", "start_ms", type=milliseconds("0s", "1h"), default="15s", metavar="DURATION",
+@click.option("--start", "start_ms", type=duration_ms_type("0s", "1h"), default="15s", metavar="DURATION",
               help="Worker start-up time (default: 15s).")  # fmt: skip
 @click.option("--seed", type=int, default=1, show_default=True, help="Random seed; the same seed gives the same jobs.")
 @click.option("--plot", "file", type=click.Path(path_type=Path, dir_okay=False), help="Write a chart to this PNG file.")
@@ -85,72 +85,72 @@ def simulate(
 
     TYPE is a worker type from autoscale.types; without it, the default scaling is simulated.
     """
-    worker = _worker(invocation.settings, type_name)
+    worker = _find_worker_type(invocation.settings, type_name)
     length_s = span_ms // 1000
     load = (
-        _from_history(invocation.settings, QueueRef(*queue), length_s, seed)
+        _load_history(invocation.settings, QueueRef(*queue), length_s, seed)
         if queue
-        else synthetic(shape, length_s, seed, rate)
+        else make_synthetic_workload(shape, length_s, seed, rate)
     )
     every_s = max(1, round(invocation.settings.autoscale.every))
     options = SimulationOptions(worker.scaling.per_worker, every_s, start_ms // 1000, max(worker.scaling.min, 0))
-    outcome = Simulation(load, HeadraceRule(worker, invocation.settings.autoscale.window), options).run()
-    summary = _figures(load, outcome)
+    outcome = Simulation(load, HeadracePolicy(worker, invocation.settings.autoscale.window), options).run()
+    summary = _summarize(load, outcome)
     if file is not None:
-        plot(outcome, _title(load, worker, summary), file, load.outages)
+        plot(outcome, _format_title(load, worker, summary), file, load.outages)
     if as_json:
         print_json({"type": worker.name, "scaling": asdict(worker.scaling), **summary})
     else:
         print_table(["metric", "value"], [[name, str(value)] for name, value in summary.items()])
 
 
-def _worker(settings: Settings, name: str | None) -> WorkerType:
+def _find_worker_type(settings: Settings, name: str | None) -> WorkerType:
     if name is None:
-        return WorkerType("defaults", all_queues=True, scaling=DEFAULT)
+        return WorkerType("defaults", all_queues=True, scaling=DEFAULT_SCALING)
     if settings.autoscale.types is None:
         raise HeadraceError("TYPE needs a worker types file, but autoscale.types is not set.")
-    types = {each.name: each for each in read_types(settings.autoscale.types)}
+    types = {each.name: each for each in read_worker_types(settings.autoscale.types)}
     if name not in types:
         known = ", ".join(types)
         raise HeadraceError(f"No worker type {name!r} in {settings.autoscale.types}. Types there: {known}.")
     return replace(types[name], enabled=True)
 
 
-def _from_history(settings: Settings, ref: QueueRef, length_s: int, seed: int) -> Load:
-    endpoints = find_endpoints(settings, "clickhouse")
-    reads = Reads(connect(endpoints.clickhouse, settings.warehouse.database))
+def _load_history(settings: Settings, ref: QueueRef, length_s: int, seed: int) -> Workload:
+    endpoints = resolve_endpoints(settings, "clickhouse")
+    reads = QueryRunner(connect(endpoints.clickhouse, settings.warehouse.database))
     now_ms = time.time_ns() // 1_000_000
-    window = window_of(now_ms, text_of(length_s))
-    found = queue_history(reads, ref, window, now_ms)
+    window = resolve_window(now_ms, format_duration(length_s))
+    found = read_queue_history(reads, ref, window, now_ms)
     if found is None:
         raise UnknownQueue(f"No history for queue {ref.queue!r} in {ref.org} / {ref.project} / {ref.env}.")
     points = found.points
     arrived = points.counts[COUNT_COLUMN[Op.ENQUEUE]]  # in both tiers: includes spilled jobs
-    if sum(arrived) > MOST_JOBS:
+    if sum(arrived) > MAX_JOBS:
         raise HeadraceError(
-            f"{sum(arrived)} jobs arrived in that period; the simulator handles at most {MOST_JOBS}. "
+            f"{sum(arrived)} jobs arrived in that period; the simulator handles at most {MAX_JOBS}. "
             "Use a shorter --for."
         )
     starts = range(window.start_s, window.end_s, window.step_s)
     means = [ms / runs / 1000 if runs else None for ms, runs in zip(points.run_ms, points.runs, strict=True)]
-    return recorded(ref.queue, starts, window.step_s, arrived, means, seed)
+    return make_recorded_workload(ref.queue, starts, window.step_s, arrived, means, seed)
 
 
-def _figures(load: Load, outcome: Outcome) -> Mapping[str, Any]:
+def _summarize(load: Workload, outcome: SimulationResult) -> Mapping[str, Any]:
     return {
         "load": load.name,
         "hours": round(load.length_s / 3600, 2),
         "jobs": len(load.arrivals),
-        "p50_wait_s": round(outcome.wait_s(0.5), 3),
-        "p95_wait_s": round(outcome.wait_s(0.95), 3),
-        "p99_wait_s": round(outcome.wait_s(0.99), 3),
+        "p50_wait_s": round(outcome.compute_wait_quantile_s(0.5), 3),
+        "p95_wait_s": round(outcome.compute_wait_quantile_s(0.95), 3),
+        "p99_wait_s": round(outcome.compute_wait_quantile_s(0.99), 3),
         "worker_hours": round(outcome.worker_hours, 2),
         "most_workers": max(outcome.workers, default=0),
         "changes": outcome.changes,
     }
 
 
-def _title(load: Load, worker: WorkerType, summary: Mapping[str, Any]) -> str:
+def _format_title(load: Workload, worker: WorkerType, summary: Mapping[str, Any]) -> str:
     return (
         f"{load.name}: {summary['jobs']:,} jobs, p95 wait {summary['p95_wait_s']:.3g} s, "
         f"{summary['worker_hours']:.1f} worker-hours ({worker.scaling.min} to {worker.scaling.max} workers with "

@@ -8,16 +8,23 @@ from dataclasses import asdict
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.audit import archive_of, compare_window, hours_options, show, spark, warehouse_of
-from headrace.cli.endpoints import find_endpoints
+from headrace.cli.audit import (
+    audit_window,
+    hours_options,
+    open_spark_session,
+    open_warehouse,
+    print_audit,
+    require_archive,
+)
+from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.output import json_option, print_json
 from headrace.cli.progress import progress_bar
-from headrace.pipeline.backfill import Backfilled
+from headrace.pipeline.backfill import BackfillResult
 from headrace.pipeline.backfill import backfill as run_backfill
-from headrace.pipeline.replay import closed_window
+from headrace.pipeline.replay import validate_window
 from headrace.warehouse.blocks import BlockWriter
 from headrace.warehouse.connect import connect
-from headrace.warehouse.pipeline_batches import watermark_ms
+from headrace.warehouse.pipeline_batches import read_watermark_ms
 
 
 @click.command()
@@ -35,27 +42,27 @@ def backfill(
     at once.
     """
     settings = invocation.settings
-    uri = archive_of(settings)
-    client = warehouse_of(settings)
-    window = closed_window(start_ms, end_ms, watermark_ms(client))
+    uri = require_archive(settings)
+    client = open_warehouse(settings)
+    window = validate_window(start_ms, end_ms, read_watermark_ms(client))
     if dry_run:
-        with spark(settings) as session:
-            show(compare_window(session, client, uri, window), as_json)
+        with open_spark_session(settings) as session:
+            print_audit(audit_window(session, client, uri, window), as_json)
         return
-    url = find_endpoints(settings, "clickhouse").clickhouse
+    url = resolve_endpoints(settings, "clickhouse").clickhouse
     writer = BlockWriter(lambda: connect(url, settings.warehouse.database))
     now_ms = time.time_ns() // 1_000_000
     try:
-        with spark(settings) as session, progress_bar("backfilling") as report:
+        with open_spark_session(settings) as session, progress_bar("backfilling") as report:
             done = run_backfill(
                 session, client, writer, uri, window, now_ms=now_ms, allow_empty=allow_empty, report=report
             )
     finally:
         writer.close()
-    _show_done(done, as_json)
+    _print_result(done, as_json)
 
 
-def _show_done(done: Backfilled, as_json: bool) -> None:
+def _print_result(done: BackfillResult, as_json: bool) -> None:
     if as_json:
         print_json(asdict(done))
         return

@@ -21,7 +21,7 @@ def show(invocation: Invocation, as_json: bool) -> None:
     """List every setting with its value (passwords masked) and origin."""
     loaded = invocation.loaded
     rows = [
-        (key, each.show(each.value_in(loaded.settings)), str(loaded.origins[key])) for key, each in SETTINGS.items()
+        (key, each.format(each.get_value(loaded.settings)), str(loaded.origins[key])) for key, each in SETTINGS.items()
     ]
     if as_json:
         document = {key: {"value": value or None, "origin": origin} for key, value, origin in rows}

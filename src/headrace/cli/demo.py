@@ -19,19 +19,19 @@ from pathlib import Path
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.client import open_tiers, queue_options
-from headrace.cli.demo_stream import BrowserJobs
-from headrace.cli.endpoints import find_endpoints
+from headrace.cli.demo_stream import DemoStreamApp
+from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.logs import configure_logs
-from headrace.cli.signals import stop_event_async
+from headrace.cli.queue_client import build_queue_options, build_tiers
+from headrace.cli.signals import install_async_stop_event
 from headrace.errors import HeadraceError, ServiceUnavailable
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
-from headrace.postgres.connect import connection, open_pool
-from headrace.queue.queue import Client
+from headrace.postgres.connect import open_pool, transaction
+from headrace.queue.client import Client
 from headrace.queue.tasks import Tasks
 
-RULES = Path(__file__).with_name("demo_alerts.toml")
+RULES_FILE = Path(__file__).with_name("demo_alerts.toml")
 SEED = 7
 TICK_S = 0.1
 
@@ -97,7 +97,7 @@ def _tax_id(customer: dict[str, int]) -> int:
 
 
 @dataclass(frozen=True)
-class Flow:
+class DemoFlow:
     """Jobs of one flow of the demo, sent at a fixed interval."""
 
     queue: QueueRef
@@ -111,27 +111,31 @@ class Flow:
 
 
 FLOWS = (
-    Flow(STEADY, "send_email", "signup", "DATA_SINK", jobs=2, every_ticks=1, seconds=(0.01, 0.05)),
-    Flow(STEADY, "send_receipt", "orders", "DATA_SINK", jobs=1, every_ticks=4, seconds=(0.02, 0.1)),
-    Flow(SLOW, "index_product", "catalogue", "TRANSFORM", jobs=1, every_ticks=10, seconds=(0.5, 3.0)),
-    Flow(STUCK, "build_report", "weekly", "DATA_SOURCE", jobs=1, every_ticks=50, seconds=(0.2, 0.5)),
-    Flow(BURSTY, "make_thumbnail", "uploads", "TRANSFORM", jobs=280, every_ticks=100, seconds=(0.1, 0.3)),
-    Flow(BURSTY, "make_preview", "albums", "TRANSFORM", jobs=120, every_ticks=100, seconds=(0.1, 0.3)),
-    Flow(FAILING, "post_invoice", "month-end", "DATA_SINK", jobs=1, every_ticks=2, seconds=(0.01, 0.1), failing=0.4),
+    DemoFlow(STEADY, "send_email", "signup", "DATA_SINK", jobs=2, every_ticks=1, seconds=(0.01, 0.05)),
+    DemoFlow(STEADY, "send_receipt", "orders", "DATA_SINK", jobs=1, every_ticks=4, seconds=(0.02, 0.1)),
+    DemoFlow(SLOW, "index_product", "catalogue", "TRANSFORM", jobs=1, every_ticks=10, seconds=(0.5, 3.0)),
+    DemoFlow(STUCK, "build_report", "weekly", "DATA_SOURCE", jobs=1, every_ticks=50, seconds=(0.2, 0.5)),
+    DemoFlow(BURSTY, "make_thumbnail", "uploads", "TRANSFORM", jobs=280, every_ticks=100, seconds=(0.1, 0.3)),
+    DemoFlow(BURSTY, "make_preview", "albums", "TRANSFORM", jobs=120, every_ticks=100, seconds=(0.1, 0.3)),
+    DemoFlow(
+        FAILING, "post_invoice", "month-end", "DATA_SINK", jobs=1, every_ticks=2, seconds=(0.01, 0.1), failing=0.4
+    ),
 )
 
 BURSTY_CAP = 200  # half of a burst
 BURSTY_LIMIT = 10  # a burst finishes shortly before the next one
 
 
-def due(tick: int, random_: random.Random) -> list[tuple[QueueRef, list[NewJob]]]:
+def generate_jobs(tick: int, random_: random.Random) -> list[tuple[QueueRef, list[NewJob]]]:
     """Return the jobs of one tick, by queue."""
     return [
-        (flow.queue, [_job(flow, random_) for _ in range(flow.jobs)]) for flow in FLOWS if tick % flow.every_ticks == 0
+        (flow.queue, [_make_job(flow, random_) for _ in range(flow.jobs)])
+        for flow in FLOWS
+        if tick % flow.every_ticks == 0
     ]
 
 
-def _job(flow: Flow, random_: random.Random) -> NewJob:
+def _make_job(flow: DemoFlow, random_: random.Random) -> NewJob:
     failures = random_.choice((1, 1, 2, 9)) if random_.random() < flow.failing else 0
     body = {
         "invoice": random_.randrange(1000, 10_000),
@@ -152,36 +156,42 @@ def demo(invocation: Invocation, seconds: float | None) -> None:
     """
     configure_logs(invocation.settings.log)
     _add_rules(invocation)
-    asyncio.run(_send(invocation, seconds))
+    asyncio.run(_run_load(invocation, seconds))
 
 
 def _add_rules(invocation: Invocation) -> None:
     """Add missing demo rules and keep existing ones. Print an error and continue if PostgreSQL is unavailable."""
-    from headrace.alerts.plan import apply, diff, read_plan  # imported here: workers import this module for its tasks
+    from headrace.alerts.plan import (  # imported here: workers import this module for its tasks
+        apply_changes,
+        diff_plan,
+        read_plan,
+    )
 
     try:
-        url = find_endpoints(invocation.settings, "postgres").postgres
-        with open_pool(url, max_size=1) as pool, connection(pool) as conn:
-            apply(conn, [change for change in diff(conn, read_plan(RULES), prune=False) if change.verb == "add"])
+        url = resolve_endpoints(invocation.settings, "postgres").postgres
+        with open_pool(url, max_size=1) as pool, transaction(pool) as conn:
+            apply_changes(
+                conn, [change for change in diff_plan(conn, read_plan(RULES_FILE), prune=False) if change.verb == "add"]
+            )
     except HeadraceError as error:
         click.echo(f"could not add the demo alert rules: {error}", err=True)
 
 
-async def _send(invocation: Invocation, seconds: float | None) -> None:
-    stop = stop_event_async(signal.SIGTERM, signal.SIGINT)
+async def _run_load(invocation: Invocation, seconds: float | None) -> None:
+    stop = install_async_stop_event(signal.SIGTERM, signal.SIGINT)
     settings = invocation.settings
     random_ = random.Random(SEED)
     started = time.monotonic()
     tick = 0
-    url = find_endpoints(settings, "redis").redis
-    async with Client(url, queue_options(settings), open_tiers(settings)) as client:
-        stream_app = BrowserJobs(client.redis)
+    url = resolve_endpoints(settings, "redis").redis
+    async with Client(url, build_queue_options(settings), build_tiers(settings)) as client:
+        stream_app = DemoStreamApp(client.redis)
         while not stop.is_set() and (seconds is None or time.monotonic() - started < seconds):
-            for queue, jobs in due(tick, random_):
+            for queue, jobs in generate_jobs(tick, random_):
                 try:
                     await client.enqueue_many(queue, jobs)
                     if tick == 0:
-                        await _arrange(client, queue)
+                        await _configure_queue(client, queue)
                 except ServiceUnavailable as error:
                     click.echo(f"jobs not accepted: {error}", err=True)
             try:
@@ -195,7 +205,7 @@ async def _send(invocation: Invocation, seconds: float | None) -> None:
                 pass
 
 
-async def _arrange(client: Client, queue: QueueRef) -> None:
+async def _configure_queue(client: Client, queue: QueueRef) -> None:
     """Apply the initial limits, caps and pause. Runs once, so that changes made on the dashboard persist."""
     if queue == BURSTY:
         await client.caps(queue, BURSTY_CAP, None)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from headrace.errors import NoSuchGroup
+from headrace.errors import UnknownGroup
 from headrace.valkey.connect import AsyncValkey
-from headrace.valkey.stream_groups import make_group, of_group
+from headrace.valkey.stream_groups import create_group, translate_group_errors
 
 STREAM, GROUP = "browser:jobs", "workers"
 WORKERS = ("browser-1", "browser-2")
-LOST = "browser-lost"
-LOST_ENTRIES = 3
+DEAD_CONSUMER = "browser-lost"
+DEAD_CONSUMER_ENTRIES = 3
 MAXLEN = 10_000
 
 WAVE_TICKS = 600
@@ -24,52 +24,54 @@ EVERY_TICKS = (2, 10)  # ticks between entries, during high and during low load
 RUN_TICKS = 6
 
 
-class BrowserJobs:
+class DemoStreamApp:
     """Simulates the demo application tick by tick: adds, reads and acknowledges stream entries."""
 
     def __init__(self, client: AsyncValkey) -> None:
         self._client = client
-        self._began = False
-        self._held: dict[str, tuple[bytes, int]] = {}  # worker → the entry it runs, and the tick at which it finishes
+        self._started = False
+        self._running: dict[
+            str, tuple[bytes, int]
+        ] = {}  # worker → the entry it runs, and the tick at which it finishes
 
     async def step(self, tick: int) -> None:
         try:
-            with of_group(STREAM, GROUP):
-                if not self._began:
-                    await self._begin()
+            with translate_group_errors(STREAM, GROUP):
+                if not self._started:
+                    await self._prepare_stream()
                 if tick % EVERY_TICKS[tick // WAVE_TICKS % 2] == 0:
                     await self._add(tick)
                 for worker in WORKERS:
                     await self._work(worker, tick)
-        except NoSuchGroup:
-            self._began = False  # the stream was deleted: create it again
+        except UnknownGroup:
+            self._started = False  # the stream was deleted: create it again
 
-    async def _begin(self) -> None:
+    async def _prepare_stream(self) -> None:
         """Create the group, acknowledge entries left by the demo workers, and give DEAD_CONSUMER pending entries."""
-        await make_group(self._client, STREAM, GROUP)
-        self._held = {}
+        await create_group(self._client, STREAM, GROUP)
+        self._running = {}
         for worker in WORKERS:
             if entries := await self._read(worker, "0", 100):
                 await self._client.xack(STREAM, GROUP, *entries)
-        if not await self._read(LOST, "0", 1):
-            for number in range(LOST_ENTRIES):
+        if not await self._read(DEAD_CONSUMER, "0", 1):
+            for number in range(DEAD_CONSUMER_ENTRIES):
                 await self._add(number)
-            await self._read(LOST, ">", LOST_ENTRIES)
-        self._began = True
+            await self._read(DEAD_CONSUMER, ">", DEAD_CONSUMER_ENTRIES)
+        self._started = True
 
     async def _add(self, number: int) -> None:
         job = json.dumps({"type": "shot", "url": f"https://example.org/{number}"})
         await self._client.xadd(STREAM, {"json": job}, maxlen=MAXLEN, approximate=True)
 
     async def _work(self, worker: str, tick: int) -> None:
-        if worker in self._held:
-            entry_id, done_at = self._held[worker]
+        if worker in self._running:
+            entry_id, done_at = self._running[worker]
             if tick < done_at:
                 return
             await self._client.xack(STREAM, GROUP, entry_id)
-            del self._held[worker]
+            del self._running[worker]
         for entry_id in await self._read(worker, ">", 1):
-            self._held[worker] = entry_id, tick + RUN_TICKS
+            self._running[worker] = entry_id, tick + RUN_TICKS
 
     async def _read(self, worker: str, after: str, count: int) -> list[bytes]:
         reply: Any = await self._client.xreadgroup(GROUP, worker, {STREAM: after}, count=count)

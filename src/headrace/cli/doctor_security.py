@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
-from headrace.cli.endpoints import SERVERS, find_endpoints, probe
-from headrace.cli.findings import Finding
+from headrace.cli.doctor_checks import DoctorCheck
+from headrace.cli.endpoints import SERVERS, probe_version, resolve_endpoints
 from headrace.errors import HeadraceError
-from headrace.postgres.rights import has_credential, is_encrypted, read_hosts, read_role_rights, without_password
-from headrace.settings import SETTINGS, Loaded, Settings
-from headrace.valkey.connect import available, connect
+from headrace.postgres.rights import has_credential, is_encrypted, read_hosts, read_role_rights, remove_password
+from headrace.settings import SETTINGS, LoadedSettings, Settings
+from headrace.valkey.connect import connect, translate_errors
 from headrace.valkey.rights import find_excess_rights
 from headrace.webhook.guard import describe_danger
 
-FOR_OTHERS = 0o077  # mode bits of the group and of other users
+OTHERS_MODE_BITS = 0o077  # mode bits of the group and of other users
 SECRET_FILES = ("*.key", "*.json")
 """Files in the data directory that contain keys, passwords or URLs with passwords."""
 
@@ -64,7 +64,7 @@ def describe_private(allow_private: object) -> str:
     return "allows all private networks" if allow_private else "off"
 
 
-def find_dangers(allowed_hosts: object) -> list[str]:
+def find_dangerous_hosts(allowed_hosts: object) -> list[str]:
     """Return the entries that allow loopback, metadata or link-local addresses or whole networks, with the reason."""
     hosts = cast("tuple[str, ...]", allowed_hosts)
     return [f"{host} ({danger})" for host in hosts if (danger := describe_danger(host)) is not None]
@@ -72,7 +72,7 @@ def find_dangers(allowed_hosts: object) -> list[str]:
 
 def describe_hosts(allowed_hosts: object) -> str:
     hosts = cast("tuple[str, ...]", allowed_hosts)
-    return f"allows {', '.join(find_dangers(hosts) or hosts)}" if hosts else "none"
+    return f"allows {', '.join(find_dangerous_hosts(hosts) or hosts)}" if hosts else "none"
 
 
 SETTING_RULES = (
@@ -96,7 +96,7 @@ SETTING_RULES = (
     ),
     SettingRule(
         "alerts.allowed_hosts",
-        lambda hosts: not find_dangers(hosts),
+        lambda hosts: not find_dangerous_hosts(hosts),
         "Tenants choose where messages are sent and can reach these addresses: list other hosts or smaller networks.",
         describe=describe_hosts,
     ),
@@ -108,68 +108,68 @@ SETTING_RULES = (
     ),
     SettingRule(
         "autoscale.allowed_hosts",
-        lambda hosts: not find_dangers(hosts),
+        lambda hosts: not find_dangerous_hosts(hosts),
         "List only the hosts that receive the autoscaler's webhook requests.",
         describe=describe_hosts,
     ),
 )
 
 
-def judge_setting(rule: SettingRule, settings: Settings) -> Finding:
+def check_setting(rule: SettingRule, settings: Settings) -> DoctorCheck:
     setting = SETTINGS[rule.key]
-    value = setting.value_in(settings)
+    value = setting.get_value(settings)
     other = SETTINGS.get(rule.unless)
-    is_safe = rule.is_safe(value) or (other is not None and bool(other.value_in(settings)))
-    found = (rule.describe or setting.show)(value)
-    return Finding(rule.key, is_safe, found, "" if is_safe else rule.advice)
+    is_safe = rule.is_safe(value) or (other is not None and bool(other.get_value(settings)))
+    found = (rule.describe or setting.format)(value)
+    return DoctorCheck(rule.key, is_safe, found, "" if is_safe else rule.advice)
 
 
 # Files
 
 
-def judge_settings_file(loaded: Loaded) -> Finding:
+def check_settings_file(loaded: LoadedSettings) -> DoctorCheck:
     """Check that only the owner can read a settings file that contains secrets."""
     secret = {
         origin.name
         for key, origin in loaded.origins.items()
-        if origin.source == "file" and SETTINGS[key].secret and SETTINGS[key].value_in(loaded.settings)
+        if origin.source == "file" and SETTINGS[key].secret and SETTINGS[key].get_value(loaded.settings)
     }
     if not secret:
-        return Finding("settings file", True, "has no secrets")
-    return _judge_modes("settings file", [Path(name) for name in sorted(secret)])
+        return DoctorCheck("settings file", True, "has no secrets")
+    return _check_modes("settings file", [Path(name) for name in sorted(secret)])
 
 
-def judge_data_directory(data_dir: Path) -> Finding:
+def check_data_directory(data_dir: Path) -> DoctorCheck:
     if not data_dir.exists():
-        return Finding("data directory", True, f"{data_dir} does not exist yet")
+        return DoctorCheck("data directory", True, f"{data_dir} does not exist yet")
     if data_dir.stat().st_uid not in (os.geteuid(), 0):
         advice = f"Another user owns it: chown {data_dir}, or choose another with HEADRACE_EMBEDDED_DATA_DIR."
-        return Finding("data directory", False, f"{data_dir} belongs to user {data_dir.stat().st_uid}", advice)
-    return _judge_modes("data directory", [data_dir])
+        return DoctorCheck("data directory", False, f"{data_dir} belongs to user {data_dir.stat().st_uid}", advice)
+    return _check_modes("data directory", [data_dir])
 
 
-def judge_secret_files(data_dir: Path) -> Finding:
+def check_secret_files(data_dir: Path) -> DoctorCheck:
     files = [path for pattern in SECRET_FILES for path in sorted(data_dir.glob(pattern))]
-    return _judge_modes("secret files", files)
+    return _check_modes("secret files", files)
 
 
-def _judge_modes(check: str, paths: Sequence[Path]) -> Finding:
-    open_paths = [path for path in paths if path.stat().st_mode & FOR_OTHERS]
+def _check_modes(check: str, paths: Sequence[Path]) -> DoctorCheck:
+    open_paths = [path for path in paths if path.stat().st_mode & OTHERS_MODE_BITS]
     if not open_paths:
-        found = ", ".join(f"{path.name} {_mode(path)}" for path in paths)
-        return Finding(check, True, found or "none")
-    found = ", ".join(f"{path} {_mode(path)}" for path in open_paths)
-    return Finding(check, False, f"open to other users: {found}", f"chmod go= {' '.join(map(str, open_paths))}")
+        found = ", ".join(f"{path.name} {_format_mode(path)}" for path in paths)
+        return DoctorCheck(check, True, found or "none")
+    found = ", ".join(f"{path} {_format_mode(path)}" for path in open_paths)
+    return DoctorCheck(check, False, f"open to other users: {found}", f"chmod go= {' '.join(map(str, open_paths))}")
 
 
-def _mode(path: Path) -> str:
+def _format_mode(path: Path) -> str:
     return f"{path.stat().st_mode & 0o7777:04o}"
 
 
-def judge_user(user_id: int) -> Finding:
+def check_process_user(user_id: int) -> DoctorCheck:
     if user_id:
-        return Finding("process user", True, f"user {user_id}")
-    return Finding(
+        return DoctorCheck("process user", True, f"user {user_id}")
+    return DoctorCheck(
         "process user", True, "root", "Prefer a dedicated user: a compromised process then has only that user's rights."
     )
 
@@ -177,80 +177,82 @@ def judge_user(user_id: int) -> Finding:
 # Servers
 
 
-def judge_password(server: str, url: str) -> Finding:
+def check_password(server: str, url: str) -> DoctorCheck:
     parts = urlsplit(url)
-    given = has_credential(url) if server == "postgres" else bool(parts.password or "password" in _parameters(parts))
+    given = (
+        has_credential(url) if server == "postgres" else bool(parts.password or "password" in _parse_parameters(parts))
+    )
     if given:
-        return Finding(f"{server} password", True, "set")
+        return DoctorCheck(f"{server} password", True, "set")
     if is_local_socket(server, url):
-        return Finding(f"{server} password", True, "none, over a Unix socket")
+        return DoctorCheck(f"{server} password", True, "none, over a Unix socket")
     advice = f"Set passwords for the server's users, and put one into {server}.url."
-    return Finding(f"{server} password", False, "none in the URL", advice)
+    return DoctorCheck(f"{server} password", False, "none in the URL", advice)
 
 
-def judge_encryption(server: str, url: str) -> Finding:
-    check, hosts = f"{server} TLS", hosts_in(server, url)
+def check_encryption(server: str, url: str) -> DoctorCheck:
+    check, hosts = f"{server} TLS", parse_hosts(server, url)
     encrypted = is_encrypted(url) if server == "postgres" else url.startswith(ENCRYPTED_SCHEMES)
     if encrypted:
-        return Finding(check, True, "yes")
+        return DoctorCheck(check, True, "yes")
     if all(map(is_loopback, hosts)):
-        return Finding(check, True, "no; the server is on this machine")
+        return DoctorCheck(check, True, "no; the server is on this machine")
     how = {"redis": "rediss://", "postgres": "?sslmode=verify-full", "clickhouse": "https://"}[server]
-    return Finding(check, False, f"no; the server is on {', '.join(hosts)}", f"Use {how} in {server}.url.")
+    return DoctorCheck(check, False, f"no; the server is on {', '.join(hosts)}", f"Use {how} in {server}.url.")
 
 
-def judge_anonymous(server: str, url: str) -> Finding:
+def check_anonymous(server: str, url: str) -> DoctorCheck:
     """Check that the server refuses a client without credentials, by trying to connect."""
     check = f"{server} without credentials"
     if is_local_socket(server, url):
-        return Finding(check, True, "not checked: a Unix socket is protected by file permissions")
-    if (version := probe(server, without_credentials(server, url))) is None:
-        return Finding(check, True, "refused")
+        return DoctorCheck(check, True, "not checked: a Unix socket is protected by file permissions")
+    if (version := probe_version(server, strip_credentials(server, url))) is None:
+        return DoctorCheck(check, True, "refused")
     advice = {
         "redis": "Disable the user that needs no password: ACL SETUSER default off (or set requirepass).",
         "postgres": "Replace `trust` in pg_hba.conf with scram-sha-256.",
         "clickhouse": "Set a password for the user `default`, or remove the user.",
     }
-    return Finding(check, False, f"{version} responds", advice[server])
+    return DoctorCheck(check, False, f"{version} responds", advice[server])
 
 
-def judge_valkey_user(_: str, url: str) -> Finding:
+def check_valkey_user(_: str, url: str) -> DoctorCheck:
     user = urlsplit(url).username or "default"
     try:
-        with available(), connect(url) as client:
+        with translate_errors(), connect(url) as client:
             excess = find_excess_rights(client)
     except HeadraceError as error:
-        return Finding("redis user", False, "unknown", str(error))
+        return DoctorCheck("redis user", False, "unknown", str(error))
     if excess:
-        return Finding("redis user", False, f"{user} may use {', '.join(excess)}", ACL_ADVICE)
-    return Finding("redis user", True, f"{user}, not an administrator")
+        return DoctorCheck("redis user", False, f"{user} may use {', '.join(excess)}", ACL_ADVICE)
+    return DoctorCheck("redis user", True, f"{user}, not an administrator")
 
 
-def judge_postgres_role(_: str, url: str) -> Finding:
+def check_postgres_role(_: str, url: str) -> DoctorCheck:
     try:
         rights = read_role_rights(url)
     except HeadraceError as error:
-        return Finding("postgres role", False, "unknown", str(error))
+        return DoctorCheck("postgres role", False, "unknown", str(error))
     if rights.excess:
-        return Finding("postgres role", False, f"{rights.role} has {', '.join(rights.excess)}", ROLE_ADVICE)
-    return Finding("postgres role", True, f"{rights.role}, not an administrator")
+        return DoctorCheck("postgres role", False, f"{rights.role} has {', '.join(rights.excess)}", ROLE_ADVICE)
+    return DoctorCheck("postgres role", True, f"{rights.role}, not an administrator")
 
 
-ServerCheck = Callable[[str, str], Finding]
+ServerCheck = Callable[[str, str], DoctorCheck]
 """Checks a server, given its name in the settings and its URL."""
 
-EVERY_SERVER: Mapping[str, ServerCheck] = {
-    "password": judge_password,
-    "TLS": judge_encryption,
-    "without credentials": judge_anonymous,
+COMMON_SERVER_CHECKS: Mapping[str, ServerCheck] = {
+    "password": check_password,
+    "TLS": check_encryption,
+    "without credentials": check_anonymous,
 }
 SERVER_CHECKS: Mapping[tuple[str, str], ServerCheck] = {
-    **{(server, what): check for server in SERVERS for what, check in EVERY_SERVER.items()},
-    ("redis", "user"): judge_valkey_user,
-    ("postgres", "role"): judge_postgres_role,
+    **{(server, what): check for server in SERVERS for what, check in COMMON_SERVER_CHECKS.items()},
+    ("redis", "user"): check_valkey_user,
+    ("postgres", "role"): check_postgres_role,
 }
 
-CHECKS = (
+CHECK_NAMES = (
     *(rule.key for rule in SETTING_RULES),
     *("settings file", "data directory", "secret files", "process user"),
     *(f"{server} {what}" for server, what in SERVER_CHECKS),
@@ -258,26 +260,26 @@ CHECKS = (
 """The names of all checks; each of them is listed in docs/how-to/security.md."""
 
 
-def examine_security(loaded: Loaded) -> Iterator[Finding]:
+def check_security(loaded: LoadedSettings) -> Iterator[DoctorCheck]:
     settings = loaded.settings
     data_dir = settings.embedded.data_dir.absolute()
-    yield from (judge_setting(rule, settings) for rule in SETTING_RULES)
-    yield judge_settings_file(loaded)
-    yield judge_data_directory(data_dir)
-    yield judge_secret_files(data_dir)
-    yield judge_user(os.geteuid())
-    urls = vars(find_endpoints(settings))
+    yield from (check_setting(rule, settings) for rule in SETTING_RULES)
+    yield check_settings_file(loaded)
+    yield check_data_directory(data_dir)
+    yield check_secret_files(data_dir)
+    yield check_process_user(os.geteuid())
+    urls = vars(resolve_endpoints(settings))
     for (server, what), check in SERVER_CHECKS.items():
         if url := urls[server]:
             yield check(server, url)
         else:
-            yield Finding(f"{server} {what}", True, "no server is configured")
+            yield DoctorCheck(f"{server} {what}", True, "no server is configured")
 
 
 # URLs
 
 
-def hosts_in(server: str, url: str) -> list[str]:
+def parse_hosts(server: str, url: str) -> list[str]:
     if server == "postgres":
         return read_hosts(url)
     parts = urlsplit(url)
@@ -287,16 +289,16 @@ def hosts_in(server: str, url: str) -> list[str]:
 
 
 def is_local_socket(server: str, url: str) -> bool:
-    return all(host.startswith("/") for host in hosts_in(server, url))
+    return all(host.startswith("/") for host in parse_hosts(server, url))
 
 
-def without_credentials(server: str, url: str) -> str:
+def strip_credentials(server: str, url: str) -> str:
     if server == "postgres":
-        return without_password(url)
+        return remove_password(url)
     parts = urlsplit(url)
     kept = [(name, value) for name, value in parse_qsl(parts.query) if name not in CREDENTIAL_PARAMETERS]
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=urlencode(kept)))
 
 
-def _parameters(parts: SplitResult) -> dict[str, str]:
+def _parse_parameters(parts: SplitResult) -> dict[str, str]:
     return dict(parse_qsl(parts.query))

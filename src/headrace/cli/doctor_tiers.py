@@ -6,80 +6,89 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from headrace.cli.findings import Finding
-from headrace.cold.status import RECENT, ServerEvent, ShardTiers, quarantined, read_server_events, read_tiers
+from headrace.cli.doctor_checks import DoctorCheck
+from headrace.cold.status import (
+    RECENT_PERIOD,
+    ServerEvent,
+    TieringStatus,
+    count_quarantined,
+    read_server_events,
+    read_tiering_status,
+)
 from headrace.cold.tiers import Tiers
 from headrace.errors import HeadraceError, WrongDatabase
-from headrace.queue.queue import QueueOptions, read_shards
+from headrace.queue.client import QueueOptions, read_shards
 from headrace.valkey.connect import connect
 
-SILENT_MS = 60_000
+MOVER_TIMEOUT_MS = 60_000
 
 
-def examine_tiers(redis_url: str, postgres_url: str, given_shards: int | None) -> Iterator[Finding]:
+def check_tiers(redis_url: str, postgres_url: str, given_shards: int | None) -> Iterator[DoctorCheck]:
     try:
         with connect(redis_url) as client:
             shards = read_shards(client, given_shards)
-        for status in read_tiers(redis_url, shards):
-            yield mover(status, time.time_ns() // 1_000_000)
-            yield drift(status)
-        yield quarantine(quarantined(postgres_url))
+        for status in read_tiering_status(redis_url, shards):
+            yield check_mover(status, time.time_ns() // 1_000_000)
+            yield check_drift(status)
+        yield check_quarantine(count_quarantined(postgres_url))
         tiers = Tiers(redis_url, postgres_url, QueueOptions(shards=shards))
         try:
-            yield database(tiers, shards)
-            yield from recent_events(read_server_events(tiers.store))
+            yield check_database(tiers, shards)
+            yield from check_server_events(read_server_events(tiers.store))
         finally:
             tiers.close()
     except HeadraceError as error:
-        yield Finding("tiers", False, "unknown", str(error))
+        yield DoctorCheck("tiers", False, "unknown", str(error))
 
 
-def mover(status: ShardTiers, now_ms: int) -> Finding:
+def check_mover(status: TieringStatus, now_ms: int) -> DoctorCheck:
     check = f"mover, shard {status.shard}"
     if status.error:
-        return Finding(check, False, status.error, "Jobs in PostgreSQL stay there until this is fixed.")
-    if status.said_ms is None or now_ms - status.said_ms > SILENT_MS:
+        return DoctorCheck(check, False, status.error, "Jobs in PostgreSQL stay there until this is fixed.")
+    if status.reported_ms is None or now_ms - status.reported_ms > MOVER_TIMEOUT_MS:
         idle = not status.cold_queues
-        found = "none" if status.said_ms is None else f"no heartbeat for {(now_ms - status.said_ms) // 1000} s"
+        found = "none" if status.reported_ms is None else f"no heartbeat for {(now_ms - status.reported_ms) // 1000} s"
         advice = "Run a worker or `headrace mover`: both move waiting jobs from PostgreSQL back to Valkey."
-        return Finding(check, idle, f"{found}, {status.cold_queues} queues in cold mode", advice)
-    return Finding(check, True, f"{status.name}, {status.cold_queues} queues in cold mode")
+        return DoctorCheck(check, idle, f"{found}, {status.cold_queues} queues in cold mode", advice)
+    return DoctorCheck(check, True, f"{status.mover}, {status.cold_queues} queues in cold mode")
 
 
-def drift(status: ShardTiers) -> Finding:
+def check_drift(status: TieringStatus) -> DoctorCheck:
     check = f"counter drift, shard {status.shard}"
     if status.drift:
-        return Finding(
+        return DoctorCheck(
             check,
             True,
             f"{status.drift} repaired",
             "Counters had drifted and were corrected. See the mover's log for details.",
         )
-    return Finding(check, True, "none")
+    return DoctorCheck(check, True, "none")
 
 
-def database(tiers: Tiers, shards: int) -> Finding:
+def check_database(tiers: Tiers, shards: int) -> DoctorCheck:
     """Check that Valkey's jobs wait in the configured PostgreSQL and in no other."""
-    if {tiers.known_postgres(shard) for shard in range(shards)} - {"", tiers.store.identity()}:
-        return Finding("postgres identity", False, "not the PostgreSQL recorded in Valkey", str(WrongDatabase()))
-    return Finding("postgres identity", True, "the PostgreSQL recorded in Valkey")
+    if {tiers.read_known_postgres(shard) for shard in range(shards)} - {"", tiers.store.read_identity()}:
+        return DoctorCheck("postgres identity", False, "not the PostgreSQL recorded in Valkey", str(WrongDatabase()))
+    return DoctorCheck("postgres identity", True, "the PostgreSQL recorded in Valkey")
 
 
-def recent_events(events: Sequence[ServerEvent]) -> Iterator[Finding]:
+def check_server_events(events: Sequence[ServerEvent]) -> Iterator[DoctorCheck]:
     """Report each failover, restore and replacement of a server within the last 7 days."""
-    recent = [event for event in events if datetime.now(UTC) - event.noticed_at < RECENT]
+    recent = [event for event in events if datetime.now(UTC) - event.noticed_at < RECENT_PERIOD]
     if not recent:
-        yield Finding("server events", True, "none in the last 7 days")
+        yield DoctorCheck("server events", True, "none in the last 7 days")
     for event in recent:
         queues = ", ".join(f"{'/'.join(vars(loss.ref).values())}: {loss.missing}" for loss in event.losses[:10])
         when = event.noticed_at.isoformat(timespec="seconds")
         found = f"{event.server} of shard {event.shard} {event.kind}, noticed {when}, {event.missing} jobs missing"
         advice = f"{event.description} Missing according to the counters: {queues or 'none'}."
-        yield Finding("server events", not event.missing, found, f"{advice} `headrace tiers events` shows all events.")
+        yield DoctorCheck(
+            "server events", not event.missing, found, f"{advice} `headrace tiers events` shows all events."
+        )
 
 
-def quarantine(count: int) -> Finding:
+def check_quarantine(count: int) -> DoctorCheck:
     if count:
         advice = "These jobs cannot be moved and need manual action: SELECT job_id, reason FROM cold_quarantine."
-        return Finding("quarantine", False, f"{count} jobs", advice)
-    return Finding("quarantine", True, "empty")
+        return DoctorCheck("quarantine", False, f"{count} jobs", advice)
+    return DoctorCheck("quarantine", True, "empty")

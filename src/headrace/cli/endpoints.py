@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 
-from headrace.embedded.datadir import running_stack
+from headrace.embedded.data_directory import find_running_stack
 from headrace.errors import ServiceUnavailable
-from headrace.settings import Settings, mask
+from headrace.settings import Settings, mask_secret
 
 SERVERS = ("redis", "postgres", "clickhouse")
 PROBES = {
@@ -24,17 +24,19 @@ class Endpoints:
     clickhouse: str
 
 
-def configured(settings: Settings) -> dict[str, str | None]:
+def get_configured_urls(settings: Settings) -> dict[str, str | None]:
     return {server: getattr(settings, server).url for server in SERVERS}
 
 
-def find_endpoints(settings: Settings, *needed: str) -> Endpoints:
+def resolve_endpoints(settings: Settings, *needed: str) -> Endpoints:
     """Return the URLs of the servers; empty where none is configured or running.
 
     Raises ServiceUnavailable if the URL of a server in `needed` is unknown.
     """
-    stack = running_stack(settings.embedded.data_dir) or {}
-    urls = {server: url or stack.get("urls", {}).get(server, "") for server, url in configured(settings).items()}
+    stack = find_running_stack(settings.embedded.data_dir) or {}
+    urls = {
+        server: url or stack.get("urls", {}).get(server, "") for server, url in get_configured_urls(settings).items()
+    }
     for server in needed:
         if not urls[server]:
             raise ServiceUnavailable(
@@ -44,16 +46,16 @@ def find_endpoints(settings: Settings, *needed: str) -> Endpoints:
     return Endpoints(**urls)
 
 
-def probe(server: str, url: str) -> str | None:
+def probe_version(server: str, url: str) -> str | None:
     """Return the version of a server, or None if it does not respond."""
     return import_module(PROBES[server]).server_version(url)
 
 
-def refuse_absent(settings: Settings) -> None:
+def require_reachable(settings: Settings) -> None:
     """Raise ServiceUnavailable unless every configured server responds."""
-    for server, url in configured(settings).items():
-        if url is not None and probe(server, url) is None:
+    for server, url in get_configured_urls(settings).items():
+        if url is not None and probe_version(server, url) is None:
             raise ServiceUnavailable(
-                f"No {server} server responds at {mask(url)} ({server}.url). Nothing was started. Start the server, "
-                f"correct HEADRACE_{server.upper()}_URL, or unset it to use an embedded server."
+                f"No {server} server responds at {mask_secret(url)} ({server}.url). Nothing was started. Start the "
+                f"server, correct HEADRACE_{server.upper()}_URL, or unset it to use an embedded server."
             )

@@ -7,15 +7,15 @@ from typing import BinaryIO
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.arguments import milliseconds, queue_arguments
-from headrace.cli.client import queue_client
+from headrace.cli.arguments import duration_ms_type, queue_arguments
 from headrace.cli.output import json_option, print_json
-from headrace.model.job import NewJob, new_job_id
+from headrace.cli.queue_client import open_queue_client
+from headrace.model.job import NewJob, make_job_id
 from headrace.model.names import QueueRef
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 
-CALL_JOBS = 1000
-CALL_BYTES = 8 * 2**20
+MAX_JOBS_PER_CALL = 1000
+MAX_BYTES_PER_CALL = 8 * 2**20
 
 
 @click.command()
@@ -31,7 +31,7 @@ CALL_BYTES = 8 * 2**20
 @click.option("--id", "job_id", help="Job id; enqueueing the same id again adds nothing (default: a new UUID).")
 @click.option(
     "--delay",
-    type=milliseconds("0s", "366d"),
+    type=duration_ms_type("0s", "366d"),
     default="0s",
     metavar="DURATION",
     help="Delay before the job may run, for example 5s.",
@@ -39,7 +39,7 @@ CALL_BYTES = 8 * 2**20
 @click.option("--priority", type=int, default=0, help="Priority within the queue; higher runs first (default: 0).")
 @click.option(
     "--ttl",
-    type=milliseconds("1ms", "366d"),
+    type=duration_ms_type("1ms", "366d"),
     metavar="DURATION",
     help="Expire the job if no worker has started it within this time.",
 )
@@ -77,11 +77,11 @@ def enqueue(
         raise click.UsageError("--id cannot be combined with --count.")
     body = read_payload(payload, payload_file)
     jobs = [
-        NewJob(task, body, job_id or new_job_id(), delay, priority, ttl, max_attempts, flow, flow_type)
+        NewJob(task, body, job_id or make_job_id(), delay, priority, ttl, max_attempts, flow, flow_type)
         for _ in range(count)
     ]
-    with queue_client(invocation.settings) as client:
-        flags = send(client, ref, jobs)
+    with open_queue_client(invocation.settings) as client:
+        flags = enqueue_in_chunks(client, ref, jobs)
     accepted = flags.count(True)
     if as_json:
         print_json({"accepted": accepted, "known": count - accepted, "ids": [job.id for job in jobs]})
@@ -99,8 +99,8 @@ def read_payload(text: str | None, file: BinaryIO | None) -> bytes:
     return (text or "").encode(errors="surrogateescape")  # keeps command-line bytes that are not UTF-8
 
 
-def send(client: SyncClient, ref: QueueRef, jobs: list[NewJob]) -> list[bool]:
+def enqueue_in_chunks(client: SyncClient, ref: QueueRef, jobs: list[NewJob]) -> list[bool]:
     """Enqueue jobs in chunks bounded by count and bytes, so that each call stays short."""
-    step = max(1, min(CALL_JOBS, CALL_BYTES // max(1, len(jobs[0].payload))))
+    step = max(1, min(MAX_JOBS_PER_CALL, MAX_BYTES_PER_CALL // max(1, len(jobs[0].payload))))
     calls = (jobs[start : start + step] for start in range(0, len(jobs), step))
     return [flag for call in calls for flag in client.enqueue_many(ref, call)]

@@ -9,9 +9,9 @@ import click
 
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.arguments import env_arguments
-from headrace.cli.client import queue_client
-from headrace.cli.humane import ABSENT, is_plain, plain, size_text, time_text
+from headrace.cli.formatting import ABSENT, escape_control, format_size, format_time, is_printable
 from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.queue_client import open_queue_client
 from headrace.errors import JobNotWaiting, UnknownJob
 from headrace.model.job import JobInfo, JobState
 from headrace.model.names import EnvRef
@@ -26,16 +26,16 @@ PREVIEW_BYTES = 1024
 @pass_invocation
 def job(invocation: Invocation, env: EnvRef, job_id: str, as_json: bool) -> None:
     """Show a job: state, payload and last error."""
-    with queue_client(invocation.settings) as client:
+    with open_queue_client(invocation.settings) as client:
         found = client.get(env, job_id)
     if found is None:
-        raise unknown(env, job_id)
+        raise build_unknown_job_error(env, job_id)
     if as_json:
-        print_json(as_document(found))
+        print_json(build_document(found))
     else:
-        print_table(["field", "value"], table_rows(found))
+        print_table(["field", "value"], build_rows(found))
         if found.error is not None:
-            click.echo(f"\n{plain(found.error)}")
+            click.echo(f"\n{escape_control(found.error)}")
 
 
 @click.command()
@@ -47,27 +47,27 @@ def cancel(invocation: Invocation, env: EnvRef, job_id: str) -> None:
 
     A running or dead job is left unchanged (exit code 1).
     """
-    with queue_client(invocation.settings) as client:
+    with open_queue_client(invocation.settings) as client:
         before = client.cancel(env, job_id)
     if before is None:
-        raise unknown(env, job_id)
+        raise build_unknown_job_error(env, job_id)
     if before not in (JobState.READY, JobState.SCHEDULED, JobState.COLD):
         raise JobNotWaiting(f"Job {job_id!r} is {before}; only waiting jobs can be cancelled. Nothing was changed.")
     click.echo(f"cancelled {job_id} (was {before})")
 
 
-def unknown(env: EnvRef, job_id: str) -> UnknownJob:
+def build_unknown_job_error(env: EnvRef, job_id: str) -> UnknownJob:
     return UnknownJob(
         f"There is no job {job_id!r} in {env.org} / {env.project} / {env.env}. It never existed, was cancelled or "
         "removed, expired, or finished longer than queue.keep_done ago."
     )
 
 
-def table_rows(found: JobInfo) -> list[list[str]]:
+def build_rows(found: JobInfo) -> list[list[str]]:
     rows = [["id", found.id], ["state", found.state]]
     if found.state is JobState.DONE:
         return rows
-    shown, _, text = preview(found.payload)
+    shown, _, text = preview_payload(found.payload)
     more = " …" if len(found.payload) > PREVIEW_BYTES else ""
     return [
         *rows,
@@ -75,18 +75,18 @@ def table_rows(found: JobInfo) -> list[list[str]]:
         ["task", found.task],
         ["attempts", f"{found.attempts} of {found.max_attempts}"],
         ["priority", str(found.priority)],
-        ["enqueued", time_text(found.enqueued_at_ms)],
-        ["due", time_text(found.due_at_ms)],
-        ["expires", time_text(found.expires_at_ms)],
+        ["enqueued", format_time(found.enqueued_at_ms)],
+        ["due", format_time(found.due_at_ms)],
+        ["expires", format_time(found.expires_at_ms)],
         ["flow", found.flow or ABSENT],
         ["flow type", found.flow_type or ABSENT],
-        ["payload", size_text(len(found.payload)) + ("" if text or not shown else ", in hexadecimal")],
+        ["payload", format_size(len(found.payload)) + ("" if text or not shown else ", in hexadecimal")],
         *([["", shown + more]] if shown else []),
     ]
 
 
-def as_document(found: JobInfo) -> dict[str, Any]:
-    shown, cut, text = preview(found.payload)
+def build_document(found: JobInfo) -> dict[str, Any]:
+    shown, cut, text = preview_payload(found.payload)
     return {
         "id": found.id,
         "state": found.state,
@@ -108,7 +108,7 @@ def as_document(found: JobInfo) -> dict[str, Any]:
     }
 
 
-def preview(payload: bytes) -> tuple[str, bool, bool]:
+def preview_payload(payload: bytes) -> tuple[str, bool, bool]:
     """Return the start of a payload, whether it was cut, and whether it is text (otherwise hexadecimal)."""
     head, cut = payload[:PREVIEW_BYTES], len(payload) > PREVIEW_BYTES
     try:
@@ -116,4 +116,4 @@ def preview(payload: bytes) -> tuple[str, bool, bool]:
         text = codecs.getincrementaldecoder("utf-8")().decode(head, final=not cut)
     except UnicodeDecodeError:
         return head.hex(), cut, False
-    return (text, cut, True) if is_plain(text) else (head.hex(), cut, False)
+    return (text, cut, True) if is_printable(text) else (head.hex(), cut, False)

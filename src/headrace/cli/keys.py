@@ -10,17 +10,17 @@ from typing import Any
 import click
 
 from headrace.api import audit, sessions
-from headrace.api.callers import Level, Scope
-from headrace.api.keys import KeyFacts, add_key, find_key, id_of, list_keys, revoke_key
+from headrace.api.access import AccessLevel, KeyScope
+from headrace.api.api_keys import ApiKeyInfo, add_key, find_key, list_keys, parse_key_id, revoke_key
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.arguments import milliseconds
-from headrace.cli.endpoints import find_endpoints
-from headrace.cli.humane import ABSENT, plain, time_text
+from headrace.cli.arguments import duration_ms_type
+from headrace.cli.endpoints import resolve_endpoints
+from headrace.cli.formatting import ABSENT, escape_control, format_time
 from headrace.cli.local_key import read_local_key
 from headrace.cli.output import json_option, print_json, print_table
-from headrace.embedded.datadir import running_stack
+from headrace.embedded.data_directory import find_running_stack
 from headrace.errors import HeadraceError
-from headrace.postgres.connect import Connection, connection, open_pool
+from headrace.postgres.connect import Connection, open_pool, transaction
 from headrace.queue.validate import check_name
 from headrace.settings import Settings
 
@@ -37,14 +37,14 @@ def keys() -> None:
 @click.option("--env", metavar="ENV", help="Limit the key to this environment of the project.")
 @click.option(
     "--level",
-    type=click.Choice([level.word for level in Level]),
+    type=click.Choice([level.label for level in AccessLevel]),
     required=True,
     help="Access level: read, operate (also change queues and jobs) or admin (also manage alert channels, sessions and "
     "quotas, and read the audit log).",
 )
 @click.option(
     "--expires",
-    type=milliseconds("1m", "3650d"),
+    type=duration_ms_type("1m", "3650d"),
     metavar="DURATION",
     help="Validity period, for example 90d (default: never expires).",
 )
@@ -61,10 +61,12 @@ def create(
     as_json: bool,
 ) -> None:
     """Create a key and print it once."""
-    scope = _scope(name, org, project, env)
-    with transaction(invocation.settings) as conn:
-        key_id, text = add_key(conn, name, scope, Level.of(level), None if expires is None else expires / 1000)
-        audit.record_command(conn, "key.create", scope, id=key_id, name=name, level=level)
+    scope = _parse_scope(name, org, project, env)
+    with open_transaction(invocation.settings) as conn:
+        key_id, text = add_key(
+            conn, name, scope, AccessLevel.from_label(level), None if expires is None else expires / 1000
+        )
+        audit.record_cli_operation(conn, "key.create", scope, id=key_id, name=name, level=level)
     if as_json:
         print_json({"id": key_id, "key": text})
         return
@@ -78,17 +80,17 @@ def create(
 def list_all(invocation: Invocation, as_json: bool) -> None:
     """List all keys, without their secrets."""
     now = datetime.now(UTC)
-    with transaction(invocation.settings) as conn:
+    with open_transaction(invocation.settings) as conn:
         found = list_keys(conn)
     if as_json:
-        print_json({"keys": [_document(key, now) for key in found]})
+        print_json({"keys": [_build_document(key, now) for key in found]})
         return
     print_table(
         ["id", "name", "scope", "level", "state", "created", "last used", "expires"],
         [
             [
-                *(key.id, plain(key.name), plain(str(key.scope)), key.level, key.state(now)),
-                *map(_day, (key.created_at, key.last_used_at, key.expires_at)),
+                *(key.id, escape_control(key.name), escape_control(str(key.scope)), key.level, key.get_state(now)),
+                *map(_format_minute, (key.created_at, key.last_used_at, key.expires_at)),
             ]
             for key in found
         ],
@@ -101,15 +103,15 @@ def list_all(invocation: Invocation, as_json: bool) -> None:
 @pass_invocation
 def revoke(invocation: Invocation, key_id: str, as_json: bool) -> None:
     """Revoke a key and its browser sessions; takes effect within seconds."""
-    with transaction(invocation.settings) as conn:
+    with open_transaction(invocation.settings) as conn:
         if (revoked := revoke_key(conn, key_id)) is None:
             raise HeadraceError(f"No active key {key_id!r} to revoke. `headrace keys list` shows all keys.")
-        scope = Scope(revoked["org"], revoked["project"], revoked["env"])
-        audit.record_command(conn, "key.revoke", scope, id=key_id, name=revoked["name"])
+        scope = KeyScope(revoked["org"], revoked["project"], revoked["env"])
+        audit.record_cli_operation(conn, "key.revoke", scope, id=key_id, name=revoked["name"])
     if as_json:
         print_json({"id": key_id, "name": revoked["name"]})
     else:
-        click.echo(f"revoked {key_id} ({plain(revoked['name'] or '')})")
+        click.echo(f"revoked {key_id} ({escape_control(revoked['name'] or '')})")
 
 
 @keys.command()
@@ -120,45 +122,45 @@ def revoke(invocation: Invocation, key_id: str, as_json: bool) -> None:
 def link(invocation: Invocation, key_id: str | None, url: str | None, as_json: bool) -> None:
     """Print a one-time sign-in link for the dashboard, valid for one hour."""
     settings = invocation.settings
-    chosen = key_id or id_of(read_local_key(settings.embedded.data_dir) or "")
+    chosen = key_id or parse_key_id(read_local_key(settings.embedded.data_dir) or "")
     if chosen is None:
         raise HeadraceError(
             f"No local key in {settings.embedded.data_dir}: no stack has been started there. Choose a key with --key; "
             "`headrace keys list` shows all keys."
         )
-    with transaction(settings) as conn:
-        text = make_link(conn, chosen, url or _dashboard(settings))
+    with open_transaction(settings) as conn:
+        text = create_sign_in_link(conn, chosen, url or _find_dashboard_url(settings))
     if as_json:
         print_json({"link": text})
     else:
         click.echo(text)
 
 
-def make_link(conn: Connection, key_id: str, dashboard: str) -> str:
+def create_sign_in_link(conn: Connection, key_id: str, dashboard: str) -> str:
     if find_key(conn, key_id) is None:
         raise HeadraceError(f"No valid key {key_id!r}. `headrace keys list` shows all keys.")
-    return f"{dashboard.rstrip('/')}/login/{sessions.make_link(conn, key_id)}"
+    return f"{dashboard.rstrip('/')}/login/{sessions.create_login_link(conn, key_id)}"
 
 
-def _scope(name: str, org: str | None, project: str | None, env: str | None) -> Scope:
+def _parse_scope(name: str, org: str | None, project: str | None, env: str | None) -> KeyScope:
     for what, given in (("name", name), ("org", org), ("project", project), ("env", env)):
         if given is not None:
             check_name(what, given)
     try:
-        return Scope(org, project, env)
+        return KeyScope(org, project, env)
     except ValueError:
         raise click.UsageError("--project needs --org, and --env needs --project.") from None
 
 
 @contextmanager
-def transaction(settings: Settings) -> Generator[Connection]:
+def open_transaction(settings: Settings) -> Generator[Connection]:
     """Open a connection to PostgreSQL and run the `with` block in one transaction."""
-    with open_pool(find_endpoints(settings, "postgres").postgres, max_size=1) as pool, connection(pool) as conn:
+    with open_pool(resolve_endpoints(settings, "postgres").postgres, max_size=1) as pool, transaction(pool) as conn:
         yield conn
 
 
-def _dashboard(settings: Settings) -> str:
-    stack = running_stack(settings.embedded.data_dir) or {}
+def _find_dashboard_url(settings: Settings) -> str:
+    stack = find_running_stack(settings.embedded.data_dir) or {}
     if url := stack.get("urls", {}).get("dashboard"):
         return url
     if not settings.api.port:
@@ -166,15 +168,15 @@ def _dashboard(settings: Settings) -> str:
     return f"http://{settings.api.host}:{settings.api.port}"
 
 
-def _document(key: KeyFacts, now: datetime) -> dict[str, Any]:
+def _build_document(key: ApiKeyInfo, now: datetime) -> dict[str, Any]:
     times = {"created_at": key.created_at, "last_used_at": key.last_used_at}
     times |= {"expires_at": key.expires_at, "revoked_at": key.revoked_at}
     return {
         **{"id": key.id, "name": key.name, "org": key.org, "project": key.project, "env": key.env},
-        **{"level": key.level, "state": key.state(now)},
+        **{"level": key.level, "state": key.get_state(now)},
         **{what: None if at is None else at.astimezone(UTC).isoformat() for what, at in times.items()},
     }
 
 
-def _day(at: datetime | None) -> str:
-    return ABSENT if at is None else time_text(int(at.timestamp()) * 1000)[:16]
+def _format_minute(at: datetime | None) -> str:
+    return ABSENT if at is None else format_time(int(at.timestamp()) * 1000)[:16]

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from headrace.api import audit
-from headrace.api.callers import EVERYTHING, Level
-from headrace.api.keys import add_key, find_key, id_of, live_named, revoke_key
+from headrace.api.access import GLOBAL_SCOPE, AccessLevel
+from headrace.api.api_keys import add_key, find_key, find_unrevoked_key_ids, parse_key_id, revoke_key
 from headrace.postgres.connect import Connection
 
 NAME = "local"
@@ -20,28 +20,28 @@ def read_local_key(data_dir: Path) -> str | None:
         text = (data_dir / FILE).read_text().strip()
     except (OSError, UnicodeDecodeError):
         return None
-    return text if id_of(text) else None
+    return text if parse_key_id(text) else None
 
 
-def ensure_local_key(conn: Connection, data_dir: Path, alone: bool) -> str:
+def ensure_local_key(conn: Connection, data_dir: Path, exclusive: bool) -> str:
     """Return the text of a key with full access: the stored one if it is still valid, otherwise a new one.
 
     `exclusive`: no other stack uses this PostgreSQL, so older local keys whose text was lost are revoked.
     """
     text = read_local_key(data_dir)
-    known = find_key(conn, id_of(text) or "") if text else None
-    if text is not None and known is not None and known.is_text(text):
+    known = find_key(conn, parse_key_id(text) or "") if text else None
+    if text is not None and known is not None and known.matches(text):
         return text
-    for lost in live_named(conn, NAME) if alone else []:
+    for lost in find_unrevoked_key_ids(conn, NAME) if exclusive else []:
         revoke_key(conn, lost)
-        audit.record_command(conn, "key.revoke", EVERYTHING, id=lost, name=NAME)
-    key_id, text = add_key(conn, NAME, EVERYTHING, Level.ADMIN)
-    audit.record_command(conn, "key.create", EVERYTHING, id=key_id, name=NAME, level=Level.ADMIN.word)
-    _write(data_dir / FILE, text)
+        audit.record_cli_operation(conn, "key.revoke", GLOBAL_SCOPE, id=lost, name=NAME)
+    key_id, text = add_key(conn, NAME, GLOBAL_SCOPE, AccessLevel.ADMIN)
+    audit.record_cli_operation(conn, "key.create", GLOBAL_SCOPE, id=key_id, name=NAME, level=AccessLevel.ADMIN.label)
+    _write_private_file(data_dir / FILE, text)
     return text
 
 
-def _write(path: Path, text: str) -> None:
+def _write_private_file(path: Path, text: str) -> None:
     fresh = path.with_suffix(".new")
     fresh.unlink(missing_ok=True)  # an existing file may have other permissions
     with open(fresh, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:

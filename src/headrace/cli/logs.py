@@ -9,7 +9,7 @@ import time
 from headrace.settings import LogSettings
 
 
-class JsonFormatter(logging.Formatter):
+class JsonLogFormatter(logging.Formatter):
     """Formats a record as one JSON object per line; `action` is the stable name of the event."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -29,6 +29,6 @@ class JsonFormatter(logging.Formatter):
 def configure_logs(settings: LogSettings) -> None:
     handler = logging.StreamHandler()
     text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonFormatter() if settings.format == "json" else text)
+    handler.setFormatter(JsonLogFormatter() if settings.format == "json" else text)
     logging.basicConfig(level=settings.level.upper(), handlers=[handler])
     logging.getLogger("py4j").setLevel(logging.WARNING)

@@ -18,8 +18,8 @@ import click
 from headrace.cli import Invocation
 from headrace.errors import HeadraceError, MissingExtra
 
-INTERRUPTED = 130
-BUG = 70  # EX_SOFTWARE of sysexits.h
+EXIT_INTERRUPTED = 130
+EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h
 
 # Command name → module and function of the command, and its line in `headrace --help`.
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -35,12 +35,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cancel": ("headrace.cli.job:cancel", "Cancel a waiting job."),
     "redrive": ("headrace.cli.redrive:redrive", "Redrive a queue's dead jobs, with their attempts reset."),
     "discard": ("headrace.cli.redrive:discard", "Delete a queue's dead jobs permanently."),
-    "pause": ("headrace.cli.control:pause", "Pause a queue: accept jobs but start none."),
-    "resume": ("headrace.cli.control:resume", "Resume a paused queue."),
-    "close": ("headrace.cli.control:close", "Close a queue: refuse new jobs but run those already waiting."),
-    "open": ("headrace.cli.control:open_queue", "Reopen a closed queue."),
-    "limits": ("headrace.cli.control:limits", "Set the concurrency limit of an environment or a queue."),
-    "caps": ("headrace.cli.control:caps", "Set how many jobs and bytes of a queue Valkey may hold."),
+    "pause": ("headrace.cli.queue_control:pause", "Pause a queue: accept jobs but start none."),
+    "resume": ("headrace.cli.queue_control:resume", "Resume a paused queue."),
+    "close": ("headrace.cli.queue_control:close", "Close a queue: refuse new jobs but run those already waiting."),
+    "open": ("headrace.cli.queue_control:open_queue", "Reopen a closed queue."),
+    "limits": ("headrace.cli.queue_control:limits", "Set the concurrency limit of an environment or a queue."),
+    "caps": ("headrace.cli.queue_control:caps", "Set how many jobs and bytes of a queue Valkey may hold."),
     "quotas": ("headrace.cli.quotas:quotas", "Show and set the quotas of tenants."),
     "metrics": ("headrace.cli.metrics:metrics", "Turn metric events on or off, and show their status."),
     "pipeline": (
@@ -88,7 +88,7 @@ class LazyGroup(click.Group):
             click.echo(f"error: {error}", err=True)
             ctx.exit(error.exit_code)
         except KeyboardInterrupt:
-            ctx.exit(INTERRUPTED)
+            ctx.exit(EXIT_INTERRUPTED)
 
 
 def load_command(target: str) -> click.Command:
@@ -104,7 +104,7 @@ def load_command(target: str) -> click.Command:
         ) from error
 
 
-def _flags(ctx: click.Context, param: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+def _parse_flags(ctx: click.Context, param: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
     for pair in pairs:
         if "=" not in pair:
             raise click.BadParameter(f"{pair!r} does not have the form KEY=VALUE.", ctx, param)
@@ -114,9 +114,9 @@ def _flags(ctx: click.Context, param: click.Parameter, pairs: tuple[str, ...]) -
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted:
         # Imported here because importlib.metadata takes a large part of the start-up time.
-        from headrace.cli.version import version_of
+        from headrace.cli.version import find_version
 
-        click.echo(f"headrace {version_of('headrace') or '(not installed)'}")
+        click.echo(f"headrace {find_version('headrace') or '(not installed)'}")
         ctx.exit()
 
 
@@ -131,7 +131,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) ->
     "--set",
     "flags",
     multiple=True,
-    callback=_flags,
+    callback=_parse_flags,
     metavar="KEY=VALUE",
     help="Override one setting, for example --set queue.shards=4. Repeatable.",
 )
@@ -158,4 +158,4 @@ def main() -> None:
         headrace(prog_name="headrace")
     except Exception as error:
         sys.excepthook(type(error), error, error.__traceback__)
-        sys.exit(BUG)
+        sys.exit(EXIT_BUG)

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from headrace.cli.client import queue_options
-from headrace.cli.endpoints import find_endpoints
+from headrace.cli.endpoints import resolve_endpoints
+from headrace.cli.queue_client import build_queue_options
 from headrace.queue.maintenance import Maintenance
+from headrace.runtime.metrics import MetricFamilies
 from headrace.settings import Settings
-from headrace.vitals.figures import Families
 
 
 @contextmanager
-def maintained(settings: Settings) -> Generator[Callable[[], Families]]:
+def run_maintenance(settings: Settings) -> Generator[Callable[[], MetricFamilies]]:
     """Run shard maintenance during the `with` block, and yield a function that returns its metrics.
 
     Does nothing if no Valkey is configured.
     """
-    url = find_endpoints(settings).redis
+    url = resolve_endpoints(settings).redis
     if not url:
         yield lambda: ()
         return
-    maintenance = Maintenance(url, queue_options(settings).stubs())
-    with maintenance.running():
+    maintenance = Maintenance(url, build_queue_options(settings).make_stubs())
+    with maintenance.run_in_background():
         yield maintenance.families

@@ -7,9 +7,9 @@ from dataclasses import asdict
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.client import plain_connection
 from headrace.cli.output import json_option, print_json, print_table
-from headrace.queue.metrics import read_metrics, switch_metrics
+from headrace.cli.queue_client import connect_checked
+from headrace.queue.metrics_flag import read_metrics, switch_metrics
 
 
 @click.group()
@@ -22,7 +22,7 @@ def metrics() -> None:
 @pass_invocation
 def on(invocation: Invocation, as_json: bool) -> None:
     """Turn metric events on for every shard."""
-    _switch_and_show(invocation, True, as_json)
+    _set_and_print(invocation, True, as_json)
 
 
 @metrics.command()
@@ -30,7 +30,7 @@ def on(invocation: Invocation, as_json: bool) -> None:
 @pass_invocation
 def off(invocation: Invocation, as_json: bool) -> None:
     """Turn metric events off for every shard."""
-    _switch_and_show(invocation, False, as_json)
+    _set_and_print(invocation, False, as_json)
 
 
 @metrics.command()
@@ -38,11 +38,11 @@ def off(invocation: Invocation, as_json: bool) -> None:
 @pass_invocation
 def status(invocation: Invocation, as_json: bool) -> None:
     """Show, for each shard, whether events are on, the length of the stream and the last event number."""
-    _switch_and_show(invocation, None, as_json)
+    _set_and_print(invocation, None, as_json)
 
 
-def _switch_and_show(invocation: Invocation, wanted: bool | None, as_json: bool) -> None:
-    with plain_connection(invocation.settings) as (valkey, shards):
+def _set_and_print(invocation: Invocation, wanted: bool | None, as_json: bool) -> None:
+    with connect_checked(invocation.settings) as (valkey, shards):
         if wanted is not None:
             switch_metrics(valkey, shards, wanted)
         found = read_metrics(valkey, shards)

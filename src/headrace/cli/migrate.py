@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.endpoints import Endpoints, find_endpoints
+from headrace.cli.endpoints import Endpoints, resolve_endpoints
 from headrace.cli.output import json_option, print_json
-from headrace.cli.rooms import POSTGRES_ROOMS
+from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
 from headrace.postgres.migrate import migrate as migrate_postgres
 from headrace.warehouse.connect import connect
 from headrace.warehouse.migrate import migrate as migrate_warehouse
-from headrace.warehouse.migrate import script
+from headrace.warehouse.migrate import render_schema
 
 
 @click.command()
@@ -27,21 +27,21 @@ def migrate(invocation: Invocation, only_print: bool, as_json: bool) -> None:
     """
     settings = invocation.settings
     if only_print:
-        _print_script(script(settings.warehouse.database, settings.warehouse.cluster), as_json)
+        _print_script(render_schema(settings.warehouse.database, settings.warehouse.cluster), as_json)
         return
-    endpoints = find_endpoints(settings, "clickhouse")
+    endpoints = resolve_endpoints(settings, "clickhouse")
     if not endpoints.postgres:
         click.echo("No PostgreSQL server is configured (postgres.url): migrating ClickHouse only.", err=True)
-    applied = migrate_all(endpoints, settings.warehouse.database, settings.warehouse.cluster)
+    applied = apply_migrations(endpoints, settings.warehouse.database, settings.warehouse.cluster)
     if as_json:
         print_json({"applied": applied})
     else:
         click.echo("\n".join(f"applied {name}" for name in applied) or "nothing to do: all migrations are applied")
 
 
-def migrate_all(endpoints: Endpoints, database: str, cluster: str | None = None) -> list[str]:
+def apply_migrations(endpoints: Endpoints, database: str, cluster: str | None = None) -> list[str]:
     """Apply pending migrations to ClickHouse and, if configured, to PostgreSQL. Return the names of those applied."""
-    in_postgres = migrate_postgres(endpoints.postgres, POSTGRES_ROOMS) if endpoints.postgres else []
+    in_postgres = migrate_postgres(endpoints.postgres, POSTGRES_SCHEMAS) if endpoints.postgres else []
     return in_postgres + migrate_warehouse(connect(endpoints.clickhouse), database, cluster)
 
 

@@ -8,10 +8,10 @@ import click
 
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.bounds import apply_bounds_at_start
-from headrace.cli.client import mover_options, open_tiers
 from headrace.cli.logs import configure_logs
-from headrace.cli.own_pages import loop_pages, metrics_port_option
-from headrace.cli.signals import stop_event
+from headrace.cli.metrics_server import metrics_port_option, serve_loop_metrics
+from headrace.cli.queue_client import build_mover_options, build_tiers
+from headrace.cli.signals import install_stop_event
 from headrace.cold.mover import Mover
 
 
@@ -27,11 +27,11 @@ def mover(invocation: Invocation, metrics_port: int | None) -> None:
     settings = invocation.settings
     configure_logs(settings.log)
     apply_bounds_at_start(invocation.loaded)
-    tiers = open_tiers(settings, "postgres")
+    tiers = build_tiers(settings, "postgres")
     assert tiers is not None, "postgres is required"
     try:
-        moving = Mover(tiers, mover_options(settings))
-        with loop_pages(settings, metrics_port, settings.cold.metrics_port, moving.figures):
-            moving.run_forever(stop_event(signal.SIGTERM, signal.SIGINT))
+        moving = Mover(tiers, build_mover_options(settings))
+        with serve_loop_metrics(settings, metrics_port, settings.cold.metrics_port, moving.metrics):
+            moving.run_forever(install_stop_event(signal.SIGTERM, signal.SIGINT))
     finally:
         tiers.close()

@@ -32,10 +32,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if sys.stdout.isatty():
         _print_rich(columns, rows)
     else:
-        click.echo("\n".join(aligned([columns, *rows])))
+        click.echo("\n".join(align_columns([columns, *rows])))
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+def align_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
@@ -44,26 +44,26 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def live_table() -> Generator[ShowTable]:
     """Yield a function that shows a table repeatedly: updated in place on a terminal, appended in a pipe."""
     if not sys.stdout.isatty():
-        yield _print_again
+        yield _print_plain_table
         return
 
     from rich.live import Live
 
     with Live(auto_refresh=False) as live:
-        yield lambda columns, rows: live.update(_rich_table(columns, rows), refresh=True)
+        yield lambda columns, rows: live.update(_build_rich_table(columns, rows), refresh=True)
 
 
-def _print_again(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    click.echo("\n".join([*aligned([columns, *rows]), ""]))
+def _print_plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    click.echo("\n".join([*align_columns([columns, *rows]), ""]))
 
 
 def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.console import Console
 
-    Console().print(_rich_table(columns, rows))
+    Console().print(_build_rich_table(columns, rows))
 
 
-def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def _build_rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text

@@ -14,14 +14,14 @@ import click
 
 from headrace.alerts.problems import report_problem
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.endpoints import find_endpoints
+from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.logs import configure_logs
-from headrace.cli.maintenance import maintained
-from headrace.cli.signals import stop_event
-from headrace.cli.spool_options import exporter_options, spool_options
+from headrace.cli.maintenance import run_maintenance
+from headrace.cli.signals import install_stop_event
+from headrace.cli.spool_options import build_exporter_options, build_spool_options
 from headrace.embedded.java import find_java
-from headrace.pipeline.archive import absolute
-from headrace.pipeline.checkpoint import From
+from headrace.pipeline.archive import resolve_uri
+from headrace.pipeline.checkpoint import StartFrom
 from headrace.pipeline.job import run_pipeline
 from headrace.pipeline.options import IN_ORDER, PipelineOptions
 from headrace.pipeline.problem_reports import ReportProblem
@@ -39,33 +39,35 @@ from headrace.settings import Settings
 @click.option(
     "--from",
     "begin",
-    type=click.Choice(get_args(From)),
+    type=click.Choice(get_args(StartFrom)),
     help="Where to start if the checkpoint or the spool was lost: after the last commit in Valkey (group), at the "
     "oldest event in the streams (oldest), or after the newest event (newest). The old checkpoint is renamed, not "
     "deleted.",
 )
 @pass_invocation
-def pipeline(invocation: Invocation, master: str | None, trigger: str | None, once: bool, begin: From | None) -> None:
+def pipeline(
+    invocation: Invocation, master: str | None, trigger: str | None, once: bool, begin: StartFrom | None
+) -> None:
     """Run the pipeline: turn metric events into history in ClickHouse.
 
     Reads the events with Spark and writes the history through a spool on disk.
     """
-    settings = invocation.settings_with(pipeline_master=master, pipeline_trigger=trigger)
+    settings = invocation.override_settings(pipeline_master=master, pipeline_trigger=trigger)
     configure_logs(settings.log)
-    chosen, stop = options(settings), stop_event(signal.SIGTERM, signal.SIGINT)
-    with _problem_reports(settings) as report:
+    chosen, stop = build_pipeline_options(settings), install_stop_event(signal.SIGTERM, signal.SIGINT)
+    with _open_problem_reports(settings) as report:
         chosen = replace(chosen, report_problem=report)
         if once:
             run_pipeline(chosen, stop, begin, once)
             return
-        with maintained(settings) as maintenance:
+        with run_maintenance(settings) as maintenance:
             run_pipeline(chosen, stop, begin, sources=[maintenance])
 
 
 @contextmanager
-def _problem_reports(settings: Settings) -> Generator[ReportProblem | None]:
+def _open_problem_reports(settings: Settings) -> Generator[ReportProblem | None]:
     """Yield a function that reports exporter problems as alerts; None if PostgreSQL is not configured."""
-    url = find_endpoints(settings).postgres
+    url = resolve_endpoints(settings).postgres
     if not url:
         yield None
         return
@@ -74,8 +76,8 @@ def _problem_reports(settings: Settings) -> Generator[ReportProblem | None]:
         yield lambda detail: report_problem(pool, source, detail)
 
 
-def options(settings: Settings) -> PipelineOptions:
-    endpoints = find_endpoints(settings, "redis", "clickhouse")
+def build_pipeline_options(settings: Settings) -> PipelineOptions:
+    endpoints = resolve_endpoints(settings, "redis", "clickhouse")
     data_dir = settings.embedded.data_dir.absolute()
     return PipelineOptions(
         redis_url=endpoints.redis,
@@ -83,8 +85,8 @@ def options(settings: Settings) -> PipelineOptions:
         database=settings.warehouse.database,
         shards=settings.queue.shards or 1,
         checkpoint=data_dir / "pipeline" / "checkpoint",
-        spool=spool_options(settings),
-        exporter=replace(exporter_options(settings, clickhouse=True), workers=IN_ORDER.workers, adaptive=False),
+        spool=build_spool_options(settings),
+        exporter=replace(build_exporter_options(settings, clickhouse=True), workers=IN_ORDER.workers, adaptive=False),
         send_timeout_s=settings.spool.send_timeout,
         stop_timeout_s=settings.spool.stop_timeout,
         metrics_port=settings.pipeline.metrics_port,
@@ -93,13 +95,13 @@ def options(settings: Settings) -> PipelineOptions:
         max_events_per_trigger=settings.pipeline.max_events_per_trigger,
         events_per_partition=settings.pipeline.events_per_partition,
         stream_maxlen=settings.metrics.stream_maxlen,
-        archive=settings.archive.path and absolute(settings.archive.path),
+        archive=settings.archive.path and resolve_uri(settings.archive.path),
         archive_keep_days=settings.archive.keep,
-        session=session_options(settings),
+        session=build_session_options(settings),
     )
 
 
-def session_options(settings: Settings) -> SessionOptions:
+def build_session_options(settings: Settings) -> SessionOptions:
     configured = settings.pipeline.java_home
     data_dir = settings.embedded.data_dir.absolute()
     java = find_java(data_dir, None if configured is None else str(configured), os.environ)

@@ -9,12 +9,12 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-Report = Callable[[int, int], None]
+ReportProgress = Callable[[int, int], None]
 """Called with the amount done and the total amount."""
 
 
 @contextmanager
-def progress_bar(title: str, least: int = 0) -> Generator[Report]:
+def progress_bar(title: str, min_total: int = 0) -> Generator[ReportProgress]:
     """Yield a function that updates the bar. The bar is shown only if the total is at least `min_total`."""
     if not sys.stderr.isatty():
         yield lambda _done, _total: None
@@ -26,4 +26,4 @@ def progress_bar(title: str, least: int = 0) -> Generator[Report]:
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None, visible=False)
-        yield lambda done, total: bar.update(task, completed=done, total=total, visible=total >= least)
+        yield lambda done, total: bar.update(task, completed=done, total=total, visible=total >= min_total)

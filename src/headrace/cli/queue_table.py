@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from headrace.cli.humane import ABSENT, age_text, rate_text, size_text
-from headrace.cold.details import FlowDetail
+from headrace.cli.formatting import ABSENT, format_age, format_rate, format_size
+from headrace.cold.flow_depths import FlowDetail
 from headrace.model.event import Op
 from headrace.model.names import QueueRef
 from headrace.queue.state import QueueState
@@ -22,7 +22,7 @@ COLUMNS_WITH_RATES = (*_GAUGES, "enqueued/s", "done/s", "failed/s", "flags")
 
 
 @dataclass(frozen=True)
-class Filter:
+class QueueFilter:
     """Selects queues by exact names; None matches every name."""
 
     org: str | None = None
@@ -35,7 +35,7 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Rates:
+class QueueRates:
     """Rates of one queue, per second."""
 
     enqueued: float
@@ -44,97 +44,117 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Reading:
+class QueuesSnapshot:
     """States of all queues at one time of the server's clock, in milliseconds."""
 
     at_ms: int
     states: Sequence[QueueState]
 
-    def only(self, which: Filter) -> Reading:
-        return Reading(self.at_ms, [state for state in self.states if which.matches(state.ref)])
+    def filter(self, which: QueueFilter) -> QueuesSnapshot:
+        return QueuesSnapshot(self.at_ms, [state for state in self.states if which.matches(state.ref)])
 
 
-def rates_between(before: Reading | None, after: Reading) -> dict[QueueRef, Rates]:
+def compute_rates(before: QueuesSnapshot | None, after: QueuesSnapshot) -> dict[QueueRef, QueueRates]:
     """Return the rates of each queue between two snapshots. A new or recreated queue has no rates."""
     if before is None or after.at_ms <= before.at_ms:
         return {}
     seconds = (after.at_ms - before.at_ms) / 1000
     earlier = {(state.ref, state.epoch_ms): state for state in before.states}
     return {
-        state.ref: Rates(
-            _gained(earlier[key], state, Op.ENQUEUE) / seconds,
-            _gained(earlier[key], state, Op.ACK) / seconds,
-            _gained(earlier[key], state, Op.NACK, Op.BURY) / seconds,
+        state.ref: QueueRates(
+            _count_increase(earlier[key], state, Op.ENQUEUE) / seconds,
+            _count_increase(earlier[key], state, Op.ACK) / seconds,
+            _count_increase(earlier[key], state, Op.NACK, Op.BURY) / seconds,
         )
         for state in after.states
         if (key := (state.ref, state.epoch_ms)) in earlier
     }
 
 
-def _gained(before: QueueState, after: QueueState, *ops: Op) -> int:
+def _count_increase(before: QueueState, after: QueueState, *ops: Op) -> int:
     return sum(after.odometers.get(op, 0) - before.odometers.get(op, 0) for op in ops)
 
 
-def table_rows(reading: Reading, rates: dict[QueueRef, Rates] | None) -> list[list[str]]:
+def build_rows(reading: QueuesSnapshot, rates: dict[QueueRef, QueueRates] | None) -> list[list[str]]:
     """Return a row per queue, with the columns of COLUMNS_WITH_RATES, or of COLUMNS if `rates` is None."""
     return [
-        [*_gauges(state, reading.at_ms), *([] if rates is None else _rates(rates.get(state.ref))), _marks(state)]
+        [
+            *_format_gauges(state, reading.at_ms),
+            *([] if rates is None else _format_rates(rates.get(state.ref))),
+            _format_flags(state),
+        ]
         for state in reading.states
     ]
 
 
-def _gauges(state: QueueState, now_ms: int) -> list[str]:
+def _format_gauges(state: QueueState, now_ms: int) -> list[str]:
     ref = state.ref
     return [
         *(ref.org, ref.project, ref.env, ref.queue),
         *(str(state.warm), str(state.cold), str(state.depth), str(state.scheduled), str(state.running)),
         ABSENT if state.limit is None else str(state.limit),
         str(state.dead),
-        age_text(oldest_age_ms(state, now_ms)),
-        size_text(state.bytes),
+        format_age(compute_oldest_age_ms(state, now_ms)),
+        format_size(state.bytes),
     ]
 
 
-def _rates(found: Rates | None) -> list[str]:
+def _format_rates(found: QueueRates | None) -> list[str]:
     if found is None:
         return [ABSENT] * 3
-    return [rate_text(per_s) for per_s in (found.enqueued, found.done, found.failed)]
+    return [format_rate(per_s) for per_s in (found.enqueued, found.done, found.failed)]
 
 
-def _marks(state: QueueState) -> str:
+def _format_flags(state: QueueState) -> str:
     flags = (("paused", state.paused), ("closed", state.closed), ("cold", state.cold_mode))
     return " ".join(flag for flag, is_set in flags if is_set)
 
 
-def oldest_age_ms(state: QueueState, now_ms: int) -> int | None:
-    return _age_ms(state.oldest_ms, now_ms)
+def compute_oldest_age_ms(state: QueueState, now_ms: int) -> int | None:
+    return _compute_age_ms(state.oldest_ms, now_ms)
 
 
-def _age_ms(since_ms: float | None, now_ms: int) -> int | None:
+def _compute_age_ms(since_ms: float | None, now_ms: int) -> int | None:
     return None if since_ms is None else max(0, int(now_ms - since_ms))
 
 
-def flow_row(row: FlowDetail, now_ms: int) -> list[str]:
+def build_flow_row(row: FlowDetail, now_ms: int) -> list[str]:
     ref, named = row.ref, (row.task, row.flow or ABSENT, row.flow_type or ABSENT)
     counts = map(str, (row.warm, row.cold, row.total))
-    return [ref.org, ref.project, ref.env, ref.queue, *named, *counts, age_text(_age_ms(row.oldest_ms, now_ms))]
+    return [
+        ref.org,
+        ref.project,
+        ref.env,
+        ref.queue,
+        *named,
+        *counts,
+        format_age(_compute_age_ms(row.oldest_ms, now_ms)),
+    ]
 
 
-def flows_document(now_ms: int, rows: Sequence[FlowDetail]) -> dict[str, Any]:
+def build_flows_document(now_ms: int, rows: Sequence[FlowDetail]) -> dict[str, Any]:
     def document(row: FlowDetail) -> dict[str, Any]:
         fields = asdict(row)
-        return {**fields.pop("ref"), **fields, "total": row.total, "oldest_age_ms": _age_ms(row.oldest_ms, now_ms)}
+        return {
+            **fields.pop("ref"),
+            **fields,
+            "total": row.total,
+            "oldest_age_ms": _compute_age_ms(row.oldest_ms, now_ms),
+        }
 
     return {"at_ms": now_ms, "flows": [document(row) for row in rows]}
 
 
-def as_document(reading: Reading, rates: dict[QueueRef, Rates] | None) -> dict[str, Any]:
-    return {"at_ms": reading.at_ms, "queues": [_document(state, reading.at_ms, rates) for state in reading.states]}
+def build_document(reading: QueuesSnapshot, rates: dict[QueueRef, QueueRates] | None) -> dict[str, Any]:
+    return {
+        "at_ms": reading.at_ms,
+        "queues": [_build_queue_document(state, reading.at_ms, rates) for state in reading.states],
+    }
 
 
-def _document(state: QueueState, now_ms: int, rates: dict[QueueRef, Rates] | None) -> dict[str, Any]:
+def _build_queue_document(state: QueueState, now_ms: int, rates: dict[QueueRef, QueueRates] | None) -> dict[str, Any]:
     fields = asdict(state)
-    document = {**fields.pop("ref"), **fields, "oldest_age_ms": oldest_age_ms(state, now_ms)}
+    document = {**fields.pop("ref"), **fields, "oldest_age_ms": compute_oldest_age_ms(state, now_ms)}
     if rates is not None:
         found = rates.get(state.ref)
         document["per_s"] = None if found is None else asdict(found)

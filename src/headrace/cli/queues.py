@@ -9,29 +9,29 @@ from typing import Any
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.arguments import milliseconds
-from headrace.cli.client import open_tiers, plain_connection
+from headrace.cli.arguments import duration_ms_type
 from headrace.cli.output import json_option, live_table, print_json, print_table
+from headrace.cli.queue_client import build_tiers, connect_checked
 from headrace.cli.queue_table import (
     COLUMNS,
     COLUMNS_WITH_RATES,
     FLOW_COLUMNS,
-    Filter,
-    Reading,
-    as_document,
-    flow_row,
-    flows_document,
-    rates_between,
-    table_rows,
+    QueueFilter,
+    QueuesSnapshot,
+    build_document,
+    build_flow_row,
+    build_flows_document,
+    build_rows,
+    compute_rates,
 )
-from headrace.cli.signals import stop_event
-from headrace.cold.details import join_details
+from headrace.cli.signals import install_stop_event
+from headrace.cold.flow_depths import merge_flow_depths
 from headrace.queue import keys
-from headrace.queue.details import read_details
-from headrace.queue.queue import read_shards
+from headrace.queue.client import read_shards
+from headrace.queue.flow_depths import read_flow_depths
 from headrace.queue.state import read_states
 from headrace.settings import Settings
-from headrace.valkey.connect import Valkey, available, node_of
+from headrace.valkey.connect import Valkey, find_node, translate_errors
 
 
 @click.command()
@@ -42,7 +42,7 @@ from headrace.valkey.connect import Valkey, available, node_of
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C, and show rates.")
 @click.option(
     "--every",
-    type=milliseconds("100ms", "1h"),
+    type=duration_ms_type("100ms", "1h"),
     default="2s",
     metavar="DURATION",
     help="Refresh interval for --watch (default: 2s).",
@@ -62,65 +62,67 @@ def queues(
     as_json: bool,
 ) -> None:
     """List queues and their current state."""
-    which = Filter(org, project, env, queue)
+    which = QueueFilter(org, project, env, queue)
     if by_flow:
-        _show_flows(invocation.settings, which, as_json)
+        _print_flows(invocation.settings, which, as_json)
         return
     if watch:
-        _watch(_readings(invocation.settings, which, every / 1000), as_json)
+        _print_each(_poll_queues(invocation.settings, which, every / 1000), as_json)
         return
-    with plain_connection(invocation.settings) as (valkey, shards):
-        reading = read(valkey, shards, which)
+    with connect_checked(invocation.settings) as (valkey, shards):
+        reading = read_queues(valkey, shards, which)
     if as_json:
-        print_json(as_document(reading, None))
+        print_json(build_document(reading, None))
     else:
-        print_table(COLUMNS, table_rows(reading, None))
+        print_table(COLUMNS, build_rows(reading, None))
 
 
-def _show_flows(settings: Settings, which: Filter, as_json: bool) -> None:
-    tiers = open_tiers(settings)
+def _print_flows(settings: Settings, which: QueueFilter, as_json: bool) -> None:
+    tiers = build_tiers(settings)
     try:
-        cold = tiers.store.details() if tiers else []
+        cold = tiers.store.list_flow_depths() if tiers else []
     finally:
         if tiers:
             tiers.close()
-    with plain_connection(settings) as (valkey, shards):
-        at_ms = server_ms(valkey)
-        rows = join_details(read_details(valkey, shards), cold)
+    with connect_checked(settings) as (valkey, shards):
+        at_ms = read_server_time_ms(valkey)
+        rows = merge_flow_depths(read_flow_depths(valkey, shards), cold)
     rows = [row for row in rows if which.matches(row.ref)]
     if as_json:
-        print_json(flows_document(at_ms, rows))
+        print_json(build_flows_document(at_ms, rows))
     else:
-        print_table(FLOW_COLUMNS, [flow_row(row, at_ms) for row in rows])
+        print_table(FLOW_COLUMNS, [build_flow_row(row, at_ms) for row in rows])
 
 
-def server_ms(valkey: Valkey) -> int:
-    with available():
-        clock: Any = node_of(valkey, keys.SHARDS).time()
+def read_server_time_ms(valkey: Valkey) -> int:
+    with translate_errors():
+        clock: Any = find_node(valkey, keys.SHARDS).time()
     return clock[0] * 1000 + clock[1] // 1000
 
 
-def read(valkey: Valkey, shards: int, which: Filter) -> Reading:
-    at_ms = server_ms(valkey)  # read before the states: ages may then be slightly too small, but never negative
-    return Reading(at_ms, read_states(valkey, shards)).only(which)
+def read_queues(valkey: Valkey, shards: int, which: QueueFilter) -> QueuesSnapshot:
+    at_ms = read_server_time_ms(
+        valkey
+    )  # read before the states: ages may then be slightly too small, but never negative
+    return QueuesSnapshot(at_ms, read_states(valkey, shards)).filter(which)
 
 
-def _readings(settings: Settings, which: Filter, every_s: float) -> Iterator[Reading]:
-    stop = stop_event(signal.SIGINT, signal.SIGTERM)
-    with plain_connection(settings) as (valkey, _):
+def _poll_queues(settings: Settings, which: QueueFilter, every_s: float) -> Iterator[QueuesSnapshot]:
+    stop = install_stop_event(signal.SIGINT, signal.SIGTERM)
+    with connect_checked(settings) as (valkey, _):
         while not stop.is_set():
-            yield read(valkey, read_shards(valkey, settings.queue.shards), which)
+            yield read_queues(valkey, read_shards(valkey, settings.queue.shards), which)
             stop.wait(every_s)
 
 
-def _watch(readings: Iterator[Reading], as_json: bool) -> None:
+def _print_each(readings: Iterator[QueuesSnapshot], as_json: bool) -> None:
     """Print a line of JSON, or a table, for each snapshot. The first one has no rates."""
-    before: Reading | None = None
+    before: QueuesSnapshot | None = None
     with live_table() as show:
         for reading in readings:
-            rates = rates_between(before, reading)
+            rates = compute_rates(before, reading)
             if as_json:
-                print_json(as_document(reading, rates))
+                print_json(build_document(reading, rates))
             else:
-                show(COLUMNS_WITH_RATES, table_rows(reading, rates))
+                show(COLUMNS_WITH_RATES, build_rows(reading, rates))
             before = reading

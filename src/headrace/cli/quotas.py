@@ -10,13 +10,13 @@ from typing import Any
 import click
 
 from headrace.api import audit
-from headrace.api.callers import Scope
-from headrace.api.keys import count_quota_use
+from headrace.api.access import KeyScope
+from headrace.api.api_keys import count_quota_use
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.client import open_tiers
-from headrace.cli.humane import ABSENT
+from headrace.cli.formatting import ABSENT
 from headrace.cli.output import json_option, print_json, print_table
-from headrace.cold.quotas import QuotaKeeper, QuotaUse
+from headrace.cli.queue_client import build_tiers
+from headrace.cold.quotas import QuotaManager, QuotaUsage
 from headrace.cold.tiers import Tiers
 from headrace.kinds import size as size_kind
 from headrace.model.quotas import Quota, TenantRef
@@ -56,13 +56,13 @@ def tenant_arguments(command: Callable[..., None]) -> Callable[..., None]:
 @pass_invocation
 def show(invocation: Invocation, tenant: TenantRef, as_json: bool) -> None:
     """Show the quotas of a tenant and their usage. Without names, shows the defaults of every environment."""
-    with opened(invocation) as tiers:
-        found = QuotaKeeper(tiers).describe(tenant, lambda _: True, count_quota_use)
+    with open_required_tiers(invocation) as tiers:
+        found = QuotaManager(tiers).describe(tenant, lambda _: True, count_quota_use)
     if as_json:
-        print_json({"quotas": [_document(use) for use in found]})
+        print_json({"quotas": [_build_document(use) for use in found]})
         return
     rows = [
-        [use.name, use.tenant.level, *map(_shown, (use.limit, use.used, use.share)), use.source or ABSENT]
+        [use.name, use.tenant.level, *map(_format_number, (use.limit, use.used, use.share)), use.source or ABSENT]
         for use in found
     ]
     print_table(["quota", "level", "limit", "used", "share", "source"], rows)
@@ -82,8 +82,8 @@ def show(invocation: Invocation, tenant: TenantRef, as_json: bool) -> None:
 @pass_invocation
 def set_quotas(invocation: Invocation, tenant: TenantRef, given: tuple[str, ...], as_json: bool) -> None:
     """Set quotas of an environment, project or organisation. Without names, sets the defaults of every environment."""
-    values = dict(_parse(pair) for pair in given)
-    _change(invocation, tenant, values, [], as_json)
+    values = dict(_parse_quota(pair) for pair in given)
+    _change_quotas(invocation, tenant, values, [], as_json)
 
 
 @quotas.command()
@@ -95,20 +95,20 @@ def set_quotas(invocation: Invocation, tenant: TenantRef, given: tuple[str, ...]
 @pass_invocation
 def unset(invocation: Invocation, tenant: TenantRef, names: tuple[str, ...], as_json: bool) -> None:
     """Remove quotas: an environment returns to the defaults; a project, organisation or the defaults have none."""
-    _change(invocation, tenant, {}, list(names) or [str(name) for name in Quota], as_json)
+    _change_quotas(invocation, tenant, {}, list(names) or [str(name) for name in Quota], as_json)
 
 
-def _change(
+def _change_quotas(
     invocation: Invocation, tenant: TenantRef, values: dict[str, int | None], unset: list[str], as_json: bool
 ) -> None:
-    with opened(invocation) as tiers:
-        QuotaKeeper(tiers).change(tenant, values, unset)
-        scope = Scope(tenant.org or None, tenant.project or None, tenant.env or None)
+    with open_required_tiers(invocation) as tiers:
+        QuotaManager(tiers).update(tenant, values, unset)
+        scope = KeyScope(tenant.org or None, tenant.project or None, tenant.env or None)
         with tiers.store.transaction() as conn:
             if values:
-                audit.record_command(conn, "quotas.set", scope, quotas=values)
+                audit.record_cli_operation(conn, "quotas.set", scope, quotas=values)
             else:
-                audit.record_command(conn, "quotas.unset", scope, quotas=unset)
+                audit.record_cli_operation(conn, "quotas.unset", scope, quotas=unset)
     if as_json:
         print_json({"set": values, "unset": unset})
         return
@@ -117,8 +117,8 @@ def _change(
 
 
 @contextmanager
-def opened(invocation: Invocation) -> Generator[Tiers]:
-    tiers = open_tiers(invocation.settings, "postgres")
+def open_required_tiers(invocation: Invocation) -> Generator[Tiers]:
+    tiers = build_tiers(invocation.settings, "postgres")
     assert tiers is not None, "postgres is required"
     try:
         yield tiers
@@ -126,7 +126,7 @@ def opened(invocation: Invocation) -> Generator[Tiers]:
         tiers.close()
 
 
-def _parse(pair: str) -> tuple[str, int | None]:
+def _parse_quota(pair: str) -> tuple[str, int | None]:
     name, is_pair, text = pair.partition("=")
     if not is_pair:
         raise click.BadParameter(f"{pair!r} does not have the form NAME=VALUE.", param_hint="--quota")
@@ -138,10 +138,10 @@ def _parse(pair: str) -> tuple[str, int | None]:
         raise click.BadParameter(message, param_hint="--quota") from error
 
 
-def _shown(number: int | None) -> str:
+def _format_number(number: int | None) -> str:
     return ABSENT if number is None else str(number)
 
 
-def _document(use: QuotaUse) -> dict[str, Any]:
+def _build_document(use: QuotaUsage) -> dict[str, Any]:
     numbers = {"limit": use.limit, "used": use.used, "share": use.share}
     return {"quota": use.name, "level": use.tenant.level, **numbers, "source": use.source}

@@ -6,8 +6,8 @@ import click
 
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.arguments import queue_arguments
-from headrace.cli.client import queue_client
 from headrace.cli.output import json_option, print_json
+from headrace.cli.queue_client import open_queue_client
 from headrace.model.names import QueueRef
 from headrace.queue.scripts import DeadFilter
 
@@ -21,7 +21,7 @@ from headrace.queue.scripts import DeadFilter
 @pass_invocation
 def redrive(invocation: Invocation, ref: QueueRef, ids: tuple[str, ...], task: str, text: str, as_json: bool) -> None:
     """Redrive a queue's dead jobs, with their attempts reset."""
-    with queue_client(invocation.settings) as client:
+    with open_queue_client(invocation.settings) as client:
         moved = client.redrive(ref, DeadFilter(ids, task, text))
     if as_json:
         print_json({"redriven": moved, "remaining": moved.remaining})
@@ -40,7 +40,7 @@ def redrive(invocation: Invocation, ref: QueueRef, ids: tuple[str, ...], task: s
 @pass_invocation
 def discard(invocation: Invocation, ref: QueueRef, ids: tuple[str, ...], task: str, text: str, as_json: bool) -> None:
     """Delete a queue's dead jobs permanently."""
-    with queue_client(invocation.settings) as client:
+    with open_queue_client(invocation.settings) as client:
         removed = client.remove_dead(ref, DeadFilter(ids, task, text))
     if as_json:
         print_json({"removed": removed})

@@ -9,16 +9,16 @@ import click
 
 from headrace.api import audit
 from headrace.api import sessions as stored
-from headrace.api.callers import EVERYTHING, Caller, Level
-from headrace.api.sessions import SessionFacts
+from headrace.api.access import GLOBAL_SCOPE, AccessLevel, Caller
+from headrace.api.sessions import SessionInfo
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.humane import ABSENT, plain, time_text
-from headrace.cli.keys import transaction
+from headrace.cli.formatting import ABSENT, escape_control, format_time
+from headrace.cli.keys import open_transaction
 from headrace.cli.output import json_option, print_json, print_table
 from headrace.errors import HeadraceError
 
-OPERATOR = Caller("", audit.COMMAND_LINE, EVERYTHING, Level.ADMIN)
-MOST = 100_000
+OPERATOR = Caller("", audit.COMMAND_LINE, GLOBAL_SCOPE, AccessLevel.ADMIN)
+MAX_SESSIONS = 100_000
 
 
 @click.group()
@@ -32,18 +32,25 @@ def sessions() -> None:
 @pass_invocation
 def list_all(invocation: Invocation, key_id: str | None, as_json: bool) -> None:
     """List the active browser sessions, newest first."""
-    with transaction(invocation.settings) as conn:
-        found = [each for each in stored.list_sessions(conn, OPERATOR, MOST) if key_id in (None, each.key_id)]
+    with open_transaction(invocation.settings) as conn:
+        found = [each for each in stored.list_sessions(conn, OPERATOR, MAX_SESSIONS) if key_id in (None, each.key_id)]
     if as_json:
-        print_json({"sessions": [_document(each) for each in found]})
+        print_json({"sessions": [_build_document(each) for each in found]})
         return
     print_table(
         ["id", "key", "name", "scope", "level", "via", "address", "created", "last used", "expires"],
         [
             [
-                *(each.id, each.key_id, plain(each.key_name), plain(str(each.scope)), each.level, each.via),
-                plain(each.address),
-                *map(_minute, (each.created_at, each.last_used_at, each.expires_at)),
+                *(
+                    each.id,
+                    each.key_id,
+                    escape_control(each.key_name),
+                    escape_control(str(each.scope)),
+                    each.level,
+                    each.via,
+                ),
+                escape_control(each.address),
+                *map(_format_minute, (each.created_at, each.last_used_at, each.expires_at)),
             ]
             for each in found
         ],
@@ -56,7 +63,7 @@ def list_all(invocation: Invocation, key_id: str | None, as_json: bool) -> None:
 @pass_invocation
 def revoke(invocation: Invocation, session_id: str, as_json: bool) -> None:
     """Revoke a session: its browser is signed out within seconds."""
-    with transaction(invocation.settings) as conn:
+    with open_transaction(invocation.settings) as conn:
         found = stored.list_sessions(conn, OPERATOR, 1, session_id=session_id)
         if not found or not stored.end_session(conn, session_id):
             raise HeadraceError(
@@ -64,20 +71,20 @@ def revoke(invocation: Invocation, session_id: str, as_json: bool) -> None:
             )
         known = found[0]
         revoked = {"id": session_id, "key_id": known.key_id, "key_name": known.key_name}
-        audit.record_command(conn, "session.revoke", known.scope, **revoked)
+        audit.record_cli_operation(conn, "session.revoke", known.scope, **revoked)
     if as_json:
         print_json(revoked)
     else:
-        click.echo(f"revoked {session_id} of {known.key_id} ({plain(known.key_name)})")
+        click.echo(f"revoked {session_id} of {known.key_id} ({escape_control(known.key_name)})")
 
 
-def _document(facts: SessionFacts) -> dict[str, Any]:
-    return {name: _iso(value) if isinstance(value, datetime) else value for name, value in vars(facts).items()}
+def _build_document(facts: SessionInfo) -> dict[str, Any]:
+    return {name: _format_iso(value) if isinstance(value, datetime) else value for name, value in vars(facts).items()}
 
 
-def _iso(at: datetime) -> str:
+def _format_iso(at: datetime) -> str:
     return at.astimezone(UTC).isoformat()
 
 
-def _minute(at: datetime | None) -> str:
-    return ABSENT if at is None else time_text(int(at.timestamp()) * 1000)[:16]
+def _format_minute(at: datetime | None) -> str:
+    return ABSENT if at is None else format_time(int(at.timestamp()) * 1000)[:16]

@@ -8,7 +8,7 @@ import threading
 from types import FrameType
 
 
-def stop_event(*signals: signal.Signals) -> threading.Event:
+def install_stop_event(*signals: signal.Signals) -> threading.Event:
     """Return an event that is set when one of the signals arrives. Must be called in the main thread."""
     stop = threading.Event()
 
@@ -20,7 +20,7 @@ def stop_event(*signals: signal.Signals) -> threading.Event:
     return stop
 
 
-def stop_event_async(*signals: signal.Signals) -> asyncio.Event:
+def install_async_stop_event(*signals: signal.Signals) -> asyncio.Event:
     """Return an event of the running event loop that is set when one of the signals arrives."""
     stop = asyncio.Event()
     for signal_number in signals:

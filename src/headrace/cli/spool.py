@@ -11,25 +11,25 @@ from typing import Any
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.arguments import milliseconds
-from headrace.cli.endpoints import find_endpoints
-from headrace.cli.humane import ABSENT, age_text, plain, size_text
+from headrace.cli.arguments import duration_ms_type
+from headrace.cli.endpoints import resolve_endpoints
+from headrace.cli.formatting import ABSENT, escape_control, format_age, format_size
 from headrace.cli.output import json_option, print_json, print_table
 from headrace.cli.progress import progress_bar
-from headrace.cli.signals import stop_event
-from headrace.cli.spool_options import exporter_options, send_limit, spool_options, spool_path
+from headrace.cli.signals import install_stop_event
+from headrace.cli.spool_options import build_exporter_options, build_send_limit, build_spool_options, find_spool_path
 from headrace.errors import SpoolError
 from headrace.settings import Settings
-from headrace.spool.aside import Aside
 from headrace.spool.destination import Destination
 from headrace.spool.exporter import Exporter
 from headrace.spool.file_destination import FileDestination
 from headrace.spool.inspect import Inspection, list_dead, list_quarantine
-from headrace.spool.inspect import inspect as inspect_spool
+from headrace.spool.inspect import inspect_spool as inspect_spool
+from headrace.spool.retained_files import RetainedFile
 from headrace.spool.spool import Spool
 
-LARGE_BYTES = 64 * 2**20  # size from which reading a directory is slow enough for a progress bar
-LOOK_S = 0.1
+PROGRESS_MIN_BYTES = 64 * 2**20  # size from which reading a directory is slow enough for a progress bar
+POLL_S = 0.1
 
 path_argument = click.argument("path", required=False, type=click.Path(path_type=Path))
 
@@ -45,16 +45,22 @@ def spool() -> None:
 @pass_invocation
 def inspect(invocation: Invocation, path: Path | None, as_json: bool) -> None:
     """Show the contents of a spool. Read-only; works while the spool is in use."""
-    found = _look(path or spool_path(invocation.settings))
+    found = _inspect(path or find_spool_path(invocation.settings))
     if as_json:
-        print_json(as_document(found))
+        print_json(build_document(found))
         return
-    print_table(["field", "value"], summary_rows(found, time.time()))
+    print_table(["field", "value"], build_summary_rows(found, time.time()))
     click.echo()
     print_table(
         ["segment", "records", "pending", "size", "journal"],
         [
-            [each.name, str(each.records), str(each.pending), size_text(each.file_bytes), size_text(each.journal_bytes)]
+            [
+                each.name,
+                str(each.records),
+                str(each.pending),
+                format_size(each.file_bytes),
+                format_size(each.journal_bytes),
+            ]
             for each in found.segments
         ],
     )
@@ -69,7 +75,7 @@ def verify(invocation: Invocation, path: Path | None, as_json: bool) -> None:
 
     Exits with code 1 if a record is damaged or lost.
     """
-    found = _look(path or spool_path(invocation.settings))
+    found = _inspect(path or find_spool_path(invocation.settings))
     problems = [each for each in found.findings if each.grade == "problem"]
     if as_json:
         print_json(
@@ -92,13 +98,18 @@ def verify(invocation: Invocation, path: Path | None, as_json: bool) -> None:
 @pass_invocation
 def quarantine(invocation: Invocation, path: Path | None, as_json: bool) -> None:
     """List a spool's quarantined data and dead letters."""
-    folder = path or spool_path(invocation.settings)
-    _must_exist(folder)
+    folder = path or find_spool_path(invocation.settings)
+    _require_directory(folder)
     damaged, dead = list_quarantine(folder), list_dead(folder)
     if as_json:
-        print_json({"quarantined": [_aside(each) for each in damaged], "dead": [_aside(each) for each in dead]})
+        print_json(
+            {
+                "quarantined": [_build_retained_document(each) for each in damaged],
+                "dead": [_build_retained_document(each) for each in dead],
+            }
+        )
         return
-    rows = [[kind, each.path.name, size_text(each.size), _reason(each)]
+    rows = [[kind, each.path.name, format_size(each.size), _format_reason(each)]
             for kind, group in (("damaged", damaged), ("dead", dead)) for each in group]  # fmt: skip
     print_table(["kind", "file", "size", "reason"], rows)
 
@@ -113,7 +124,7 @@ def quarantine(invocation: Invocation, path: Path | None, as_json: bool) -> None
 )
 @click.option(
     "--timeout",
-    type=milliseconds("1s", "30d"),
+    type=duration_ms_type("1s", "30d"),
     metavar="DURATION",
     help="Stop after this time, for example 10m (default: no limit).",
 )
@@ -125,11 +136,11 @@ def drain(invocation: Invocation, path: Path | None, to_file: Path | None, timeo
     No other process may have the spool open. Ctrl-C lets sends in progress finish; remaining records stay in the spool.
     Exits with code 1 if records remain.
     """
-    settings, folder = invocation.settings, path or spool_path(invocation.settings)
-    _must_exist(folder)
-    destination = _destination(settings, to_file)
+    settings, folder = invocation.settings, path or find_spool_path(invocation.settings)
+    _require_directory(folder)
+    destination = _open_destination(settings, to_file)
     try:
-        with Spool.open(spool_options(settings, folder)) as opened:
+        with Spool.open(build_spool_options(settings, folder)) as opened:
             _export_all(opened, destination, settings, timeout)
             stats = opened.stats()
     finally:
@@ -143,15 +154,15 @@ def drain(invocation: Invocation, path: Path | None, to_file: Path | None, timeo
 
 
 def _export_all(opened: Spool, destination: Destination, settings: Settings, timeout_ms: int | None) -> None:
-    options = exporter_options(settings, clickhouse=not isinstance(destination, FileDestination))
-    exporter = Exporter(opened, destination, options, shared=send_limit(settings))
-    stop = stop_event(signal.SIGINT, signal.SIGTERM)
+    options = build_exporter_options(settings, clickhouse=not isinstance(destination, FileDestination))
+    exporter = Exporter(opened, destination, options, shared=build_send_limit(settings))
+    stop = install_stop_event(signal.SIGINT, signal.SIGTERM)
     deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
     total = opened.stats().size
     exporter.start()
     try:
         with progress_bar("draining") as report:
-            while (left := opened.stats().size) and not stop.wait(LOOK_S):
+            while (left := opened.stats().size) and not stop.wait(POLL_S):
                 report(max(0, total - left), total)
                 if deadline is not None and time.monotonic() >= deadline:
                     break
@@ -159,7 +170,7 @@ def _export_all(opened: Spool, destination: Destination, settings: Settings, tim
         exporter.stop(settings.spool.stop_timeout)
 
 
-def _destination(settings: Settings, to_file: Path | None) -> Destination:
+def _open_destination(settings: Settings, to_file: Path | None) -> Destination:
     if to_file is not None:
         return FileDestination(to_file)
     # Imported here, so that a spool can be inspected or saved to a file without the pipeline extra.
@@ -167,30 +178,30 @@ def _destination(settings: Settings, to_file: Path | None) -> Destination:
     from headrace.warehouse.blocks import BlockWriter
     from headrace.warehouse.connect import connect
 
-    url = find_endpoints(settings, "clickhouse").clickhouse
+    url = resolve_endpoints(settings, "clickhouse").clickhouse
     database, timeout_s = settings.warehouse.database, round(settings.spool.send_timeout)
     return ClickHouseDestination(BlockWriter(lambda: connect(url, database, timeout_s)))
 
 
-def _look(path: Path) -> Inspection:
-    with progress_bar("reading", LARGE_BYTES) as report:
+def _inspect(path: Path) -> Inspection:
+    with progress_bar("reading", PROGRESS_MIN_BYTES) as report:
         return inspect_spool(path, progress=report)
 
 
-def _must_exist(path: Path) -> None:
+def _require_directory(path: Path) -> None:
     if not path.is_dir():
         raise SpoolError(f"There is no spool directory at {path}. Nothing was done.")
 
 
-def summary_rows(found: Inspection, now_s: float) -> list[list[str]]:
+def build_summary_rows(found: Inspection, now_s: float) -> list[list[str]]:
     age_ms = None if found.oldest_put_at is None else round(max(0.0, now_s - found.oldest_put_at) * 1000)
     return [
         ["path", str(found.path)],
         ["in use", f"yes, by process {found.holder}" if found.in_use else "no"],
         ["records", str(found.pending)],
-        ["bytes", size_text(found.pending_bytes)],
-        ["on disk", size_text(found.disk_bytes)],
-        ["oldest record", age_text(age_ms)],
+        ["bytes", format_size(found.pending_bytes)],
+        ["on disk", format_size(found.disk_bytes)],
+        ["oldest record", format_age(age_ms)],
         ["leased before", str(len(found.attempts))],
         ["quarantined", str(found.quarantined)],
         ["dead letters", str(found.dead)],
@@ -198,7 +209,7 @@ def summary_rows(found: Inspection, now_s: float) -> list[list[str]]:
     ]
 
 
-def as_document(found: Inspection) -> dict[str, Any]:
+def build_document(found: Inspection) -> dict[str, Any]:
     return {
         "path": str(found.path),
         "in_use": found.in_use,
@@ -224,9 +235,9 @@ def _print_findings(found: Inspection) -> None:
     print_table(["severity", "segment", "records lost", "finding"], rows)
 
 
-def _reason(each: Aside) -> str:
-    return plain(str(each.facts.get("reason", ABSENT)))
+def _format_reason(each: RetainedFile) -> str:
+    return escape_control(str(each.facts.get("reason", ABSENT)))
 
 
-def _aside(each: Aside) -> dict[str, Any]:
+def _build_retained_document(each: RetainedFile) -> dict[str, Any]:
     return {"file": str(each.path), "bytes": each.size, "facts": dict(each.facts)}

@@ -10,31 +10,31 @@ from pathlib import Path
 from typing import cast
 
 from headrace.settings import Settings
-from headrace.spool.adaptive import Bounds
+from headrace.spool.adaptive import WorkerBounds
 from headrace.spool.backoff import Backoff
 from headrace.spool.exporter import ExporterOptions
-from headrace.spool.flow import SendLimit
+from headrace.spool.flow_control import SendLimit
 from headrace.spool.options import FullBehavior, SpoolOptions, SyncPolicy
 
 # Memory limit of a container: control groups version 2 and 1.
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
-def spool_path(settings: Settings) -> Path:
+def find_spool_path(settings: Settings) -> Path:
     return settings.spool.path or settings.embedded.data_dir / "spool"
 
 
-def spool_options(settings: Settings, path: Path | None = None) -> SpoolOptions:
-    chosen, memory = settings.spool, memory_bytes()
+def build_spool_options(settings: Settings, path: Path | None = None) -> SpoolOptions:
+    chosen, memory = settings.spool, read_memory_limit()
     return SpoolOptions(
-        path=path or spool_path(settings),
+        path=path or find_spool_path(settings),
         type="memory" if chosen.type == "memory" else "disk",
         max_size=chosen.max_size,
-        max_bytes=chosen.max_bytes.of(memory),
+        max_bytes=chosen.max_bytes.resolve(memory),
         full_behavior=cast("FullBehavior", chosen.full_behavior),
         block_timeout=chosen.block_timeout,
         inmemory_blocks=chosen.inmemory_blocks,
-        inmemory_bytes=chosen.inmemory_bytes.of(memory),
+        inmemory_bytes=chosen.inmemory_bytes.resolve(memory),
         segment_size=chosen.segment_size,
         sync=cast("SyncPolicy", chosen.sync),
         group_ms=chosen.group_interval * 1000,
@@ -47,7 +47,7 @@ def spool_options(settings: Settings, path: Path | None = None) -> SpoolOptions:
     )
 
 
-def exporter_options(settings: Settings, *, clickhouse: bool) -> ExporterOptions:
+def build_exporter_options(settings: Settings, *, clickhouse: bool) -> ExporterOptions:
     chosen, cores = settings.spool, os.cpu_count() or 1
     return ExporterOptions(
         workers=chosen.workers or 2 * cores,
@@ -55,16 +55,16 @@ def exporter_options(settings: Settings, *, clickhouse: bool) -> ExporterOptions
         channel_size=chosen.channel_size,
         max_concurrent_sends=chosen.max_concurrent_sends,
         adaptive=chosen.adaptive_workers,
-        bounds=Bounds(chosen.min_workers, max(chosen.min_workers, chosen.max_workers or 4 * cores)),
+        bounds=WorkerBounds(chosen.min_workers, max(chosen.min_workers, chosen.max_workers or 4 * cores)),
         target_utilization=chosen.target_utilization,
-        backoff=backoff(settings, clickhouse=clickhouse),
+        backoff=build_backoff(settings, clickhouse=clickhouse),
         breaker=chosen.circuit_breaker,
         breaker_threshold=chosen.circuit_breaker_threshold,
         breaker_reset_s=chosen.circuit_breaker_reset_timeout,
     )
 
 
-def backoff(settings: Settings, *, clickhouse: bool) -> Backoff:
+def build_backoff(settings: Settings, *, clickhouse: bool) -> Backoff:
     chosen = settings.spool
     first, longest = (
         (chosen.clickhouse_retry_interval, chosen.clickhouse_max_retry_delay)
@@ -74,17 +74,17 @@ def backoff(settings: Settings, *, clickhouse: bool) -> Backoff:
     return Backoff(first, chosen.backoff_multiplier if chosen.backoff else 1.0, longest)
 
 
-def send_limit(settings: Settings) -> SendLimit:
+def build_send_limit(settings: Settings) -> SendLimit:
     return SendLimit(settings.spool.global_send_limit or 8 * (os.cpu_count() or 1))
 
 
-def memory_bytes() -> int:
+def read_memory_limit() -> int:
     """Return the memory available to this process in bytes: its control group's limit, or that of the machine."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([machine, *(found for file in _CGROUP_LIMITS if (found := _limit_in(file)))])
+    return min([machine, *(found for file in _CGROUP_LIMITS if (found := _read_cgroup_limit(file)))])
 
 
-def _limit_in(file: Path) -> int | None:
+def _read_cgroup_limit(file: Path) -> int | None:
     """Return the limit in a control group file in bytes; None if there is no limit or no such file."""
     try:
         return int(file.read_text("ascii"))

@@ -11,29 +11,29 @@ from dataclasses import asdict, dataclass
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.client import queue_options
-from headrace.cli.endpoints import find_endpoints
-from headrace.cli.humane import ABSENT, age_text, plain, time_text
+from headrace.cli.endpoints import resolve_endpoints
+from headrace.cli.formatting import ABSENT, escape_control, format_age, format_time
 from headrace.cli.logs import configure_logs
+from headrace.cli.metrics_server import metrics_port_option, serve_loop_metrics
 from headrace.cli.output import json_option, print_json, print_table
-from headrace.cli.own_pages import loop_pages, metrics_port_option
-from headrace.cli.signals import stop_event
-from headrace.errors import HeadraceError, NoSuchGroup, NotAStream
+from headrace.cli.queue_client import build_queue_options
+from headrace.cli.signals import install_stop_event
+from headrace.errors import HeadraceError, NotAStream, UnknownGroup
 from headrace.model.job import NewJob
-from headrace.queue.queue import SyncClient
+from headrace.queue.client import SyncClient
 from headrace.queue.validate import check_queue
 from headrace.settings import Settings
 from headrace.streams import keys
 from headrace.streams.broker import Broker, BrokerOptions
-from headrace.streams.consumers import Holders, read_holders
-from headrace.streams.dead import DeadLetter, count_dead, dead_letters
-from headrace.streams.dead import redrive as redrive_letters
-from headrace.streams.depth import Depth, read_depth
-from headrace.streams.jobs import Codec
+from headrace.streams.codec import StreamCodec
+from headrace.streams.consumers import GroupConsumers, read_consumers
+from headrace.streams.dead_letters import DeadLetter, count_dead, read_dead_letters
+from headrace.streams.dead_letters import redrive as redrive_letters
+from headrace.streams.depth import GroupDepth, read_depth
 from headrace.streams.keys import GroupKeys
-from headrace.streams.watch import Watched, Watcher, watched
+from headrace.streams.watcher import WatchedGroup, Watcher, make_watched_group
 from headrace.valkey.connect import ScriptError, Valkey, connect
-from headrace.valkey.stream_groups import groups_of, server_time_ms, streams_in
+from headrace.valkey.stream_groups import find_streams, list_groups, read_server_time_ms
 
 COLUMNS = (
     *("stream", "group", "undelivered", "pending", "load", "oldest", "idle"),
@@ -49,11 +49,11 @@ def streams() -> None:
 
 _stream_option = click.option("--stream", "names", multiple=True, help="Stream name. Repeatable.")
 _group_option = click.option("--group", help="Consumer group (default: streams.group; `list` shows every group).")
-_one_stream = click.option("--stream", required=True, help="Stream name.")
-_one_group = click.option("--group", help="Consumer group (default: streams.group).")
+_required_stream_option = click.option("--stream", required=True, help="Stream name.")
+_single_group_option = click.option("--group", help="Consumer group (default: streams.group).")
 
 
-class LetterId(click.ParamType[str]):
+class DeadLetterId(click.ParamType[str]):
     """Id of a dead letter, as printed by `headrace streams dead`."""
 
     name = "id"
@@ -67,13 +67,13 @@ class LetterId(click.ParamType[str]):
 
 
 @dataclass(frozen=True)
-class Row:
+class StreamListRow:
     """Current state of a consumer group, or the reason why it cannot be read."""
 
     stream: str
     group: str
-    depth: Depth | None = None
-    holders: Holders | None = None
+    depth: GroupDepth | None = None
+    holders: GroupConsumers | None = None
     dead: int | None = None
     problem: str = ""
 
@@ -97,13 +97,13 @@ def list_streams(invocation: Invocation, names: tuple[str, ...], group: str | No
     Without --stream, lists the groups in streams.watch or, if that is not set, every stream on the server.
     """
     settings = invocation.settings
-    with stream_server(settings) as client:
-        now_ms = server_time_ms(client)
-        rows = [_row(client, settings, *pair) for pair in _asked(client, settings, names, group)]
+    with connect_streams(settings) as client:
+        now_ms = read_server_time_ms(client)
+        rows = [_read_list_row(client, settings, *pair) for pair in _select_groups(client, settings, names, group)]
     if as_json:
-        print_json({"at_ms": now_ms, "streams": [_document(row, now_ms) for row in rows]})
+        print_json({"at_ms": now_ms, "streams": [_build_document(row, now_ms) for row in rows]})
     else:
-        print_table(COLUMNS, [_cells(row, now_ms) for row in rows])
+        print_table(COLUMNS, [_format_cells(row, now_ms) for row in rows])
 
 
 @streams.command()
@@ -122,18 +122,18 @@ def watch(
     """
     settings = invocation.settings
     configure_logs(settings.log)
-    pairs = [(name, group or settings.streams.group) for name in names] or configured(settings)
+    pairs = [(name, group or settings.streams.group) for name in names] or list_watched_groups(settings)
     if not pairs:
         raise click.UsageError("Nothing to watch: use --stream, or set streams.watch.")
-    groups = [_watched(settings, *pair) for pair in pairs]
-    options = queue_options(settings)
-    with stream_server(settings) as source, SyncClient(find_endpoints(settings, "redis").redis, options) as target:
+    groups = [_build_watch_target(settings, *pair) for pair in pairs]
+    options = build_queue_options(settings)
+    with connect_streams(settings) as source, SyncClient(resolve_endpoints(settings, "redis").redis, options) as target:
         target.check_shards()
         stuck_after_ms = int(settings.streams.stuck_after * 1000)
-        watcher = Watcher(source, target.redis, target.options.stubs(), groups, stuck_after_ms)
+        watcher = Watcher(source, target.redis, target.options.make_stubs(), groups, stuck_after_ms)
         if not once:
-            with loop_pages(settings, metrics_port, settings.streams.metrics_port, watcher.figures):
-                watcher.run_forever(stop_event(signal.SIGTERM, signal.SIGINT), settings.streams.every)
+            with serve_loop_metrics(settings, metrics_port, settings.streams.metrics_port, watcher.metrics):
+                watcher.run_forever(install_stop_event(signal.SIGTERM, signal.SIGINT), settings.streams.every)
         elif (recorded := watcher.run_once()) < len(groups):
             raise HeadraceError(
                 f"Could not read {len(groups) - recorded} of {len(groups)} groups; see the log lines above."
@@ -150,21 +150,21 @@ def watch(
 def publish(invocation: Invocation, task: str, payload: str, stream: str | None, count: int, as_json: bool) -> None:
     """Add jobs to a stream."""
     settings = invocation.settings
-    options = broker_options(settings)
+    options = build_broker_options(settings)
     jobs = [NewJob(task, payload.encode(), max_attempts=settings.streams.max_attempts) for _ in range(count)]
-    where = stream or options.stream_of(jobs[0])
-    with stream_server(settings) as client:
+    where = stream or options.route(jobs[0])
+    with connect_streams(settings) as client:
         entries = Broker(client, options).publish_many(where, jobs)
     if as_json:
         print_json({"stream": where, "entries": entries})
     else:
-        click.echo(f"published {len(entries)} jobs to {plain(where)}")
+        click.echo(f"published {len(entries)} jobs to {escape_control(where)}")
 
 
 @streams.command()
-@_one_stream
-@_one_group
-@click.option("--after", default="", type=LetterId(), metavar="ID", help="Show only dead letters after this id.")
+@_required_stream_option
+@_single_group_option
+@click.option("--after", default="", type=DeadLetterId(), metavar="ID", help="Show only dead letters after this id.")
 @click.option(
     "--limit", default=20, type=click.IntRange(1, 1000), help="Maximum number of dead letters to show (default: 20)."
 )
@@ -174,24 +174,24 @@ def dead(invocation: Invocation, stream: str, group: str | None, after: str, lim
     """List the dead letters of a group, oldest first."""
     settings = invocation.settings
     where = GroupKeys(stream, group or settings.streams.group)
-    with stream_server(settings) as client:
-        letters, count = dead_letters(client, where, after, limit), count_dead(client, where)
+    with connect_streams(settings) as client:
+        letters, count = read_dead_letters(client, where, after, limit), count_dead(client, where)
     if as_json:
         print_json({"dead": count, "letters": [asdict(letter) for letter in letters]})
         return
-    print_table(("id", "buried", "deliveries", "reason", "fields"), [_letter_cells(letter) for letter in letters])
+    print_table(("id", "buried", "deliveries", "reason", "fields"), [_format_dead_letter(letter) for letter in letters])
     if count > len(letters):
         click.echo(f"showing {len(letters)} of {count}")
 
 
 @streams.command()
-@_one_stream
-@_one_group
+@_required_stream_option
+@_single_group_option
 @click.option(
     "--id",
     "ids",
     multiple=True,
-    type=LetterId(),
+    type=DeadLetterId(),
     metavar="ID",
     help="Redrive only the dead letter with this id. Repeatable.",
 )
@@ -205,7 +205,7 @@ def redrive(
 ) -> None:
     """Redrive the dead letters of a group, with their attempts reset."""
     settings = invocation.settings
-    with stream_server(settings) as client:
+    with connect_streams(settings) as client:
         where = GroupKeys(stream, group or settings.streams.group)
         moved = redrive_letters(client, where, ids, every_group=every_group)
     if as_json:
@@ -214,94 +214,98 @@ def redrive(
         click.echo(f"{moved} dead letters redriven")
 
 
-def streams_url(settings: Settings) -> str:
-    return settings.streams.url or find_endpoints(settings, "redis").redis
+def resolve_streams_url(settings: Settings) -> str:
+    return settings.streams.url or resolve_endpoints(settings, "redis").redis
 
 
 @contextmanager
-def stream_server(settings: Settings) -> Generator[Valkey]:
-    with connect(streams_url(settings)) as client:
+def connect_streams(settings: Settings) -> Generator[Valkey]:
+    with connect(resolve_streams_url(settings)) as client:
         yield client
 
 
-def stream_codec(settings: Settings) -> Codec:
+def build_stream_codec(settings: Settings) -> StreamCodec:
     given = settings.streams
-    return Codec(given.field, given.type_key, given.id_key, given.max_attempts)
+    return StreamCodec(given.field, given.type_key, given.id_key, given.max_attempts)
 
 
-def broker_options(settings: Settings) -> BrokerOptions:
+def build_broker_options(settings: Settings) -> BrokerOptions:
     given = settings.streams
     routes = dict(each.strip().split("=") for each in (given.routes or "").split(",") if each)
-    codec, largest = stream_codec(settings), settings.queue.max_payload
+    codec, largest = build_stream_codec(settings), settings.queue.max_payload
     return BrokerOptions(given.stream, routes, given.maxlen, given.hard_maxlen, largest, codec)
 
 
-def configured(settings: Settings) -> list[tuple[str, str]]:
+def list_watched_groups(settings: Settings) -> list[tuple[str, str]]:
     """Return the (stream, group) pairs of streams.watch."""
     pairs = (settings.streams.watch or "").split(",")
     return [(stream, group) for stream, _, group in (each.strip().rpartition("/") for each in pairs) if stream]
 
 
-def _watched(settings: Settings, stream: str, group: str) -> Watched:
+def _build_watch_target(settings: Settings, stream: str, group: str) -> WatchedGroup:
     given = settings.streams
-    found = watched(stream, group, given.org, given.project, given.env)
+    found = make_watched_group(stream, group, given.org, given.project, given.env)
     check_queue(found.ref)
     return found
 
 
-def _asked(client: Valkey, settings: Settings, names: Sequence[str], group: str | None) -> list[tuple[str, str]]:
-    if not names and (pairs := configured(settings)):
+def _select_groups(
+    client: Valkey, settings: Settings, names: Sequence[str], group: str | None
+) -> list[tuple[str, str]]:
+    if not names and (pairs := list_watched_groups(settings)):
         return [pair for pair in pairs if group in (None, pair[1])]
-    found = names or [name for name in streams_in(client, "*") if not keys.is_ours(name)]
-    return [(name, each) for name in found for each in _groups(client, name, group)]
+    found = names or [name for name in find_streams(client, "*") if not keys.is_headrace_stream(name)]
+    return [(name, each) for name in found for each in _list_groups(client, name, group)]
 
 
-def _groups(client: Valkey, stream: str, group: str | None) -> list[str]:
+def _list_groups(client: Valkey, stream: str, group: str | None) -> list[str]:
     if group is not None:
         return [group]
     try:
-        return groups_of(client, stream) or [""]
-    except (NoSuchGroup, NotAStream, ScriptError):
+        return list_groups(client, stream) or [""]
+    except (UnknownGroup, NotAStream, ScriptError):
         return [""]  # `_read_list_row` reports the reason
 
 
-def _row(client: Valkey, settings: Settings, stream: str, group: str) -> Row:
+def _read_list_row(client: Valkey, settings: Settings, stream: str, group: str) -> StreamListRow:
     try:
-        return Row(
+        return StreamListRow(
             stream,
             group,
             read_depth(client, stream, group),
-            read_holders(client, stream, group, stuck_after_ms=int(settings.streams.stuck_after * 1000)),
+            read_consumers(client, stream, group, stuck_after_ms=int(settings.streams.stuck_after * 1000)),
             count_dead(client, GroupKeys(stream, group)),
         )
-    except NoSuchGroup:
-        return Row(stream, group, problem="no such stream or group" if group else "no such stream, or it has no groups")
+    except UnknownGroup:
+        return StreamListRow(
+            stream, group, problem="no such stream or group" if group else "no such stream, or it has no groups"
+        )
     except NotAStream:
-        return Row(stream, group, problem="not a stream")
+        return StreamListRow(stream, group, problem="not a stream")
     except ScriptError as error:
-        return Row(stream, group, problem=f"server error: {error}")
+        return StreamListRow(stream, group, problem=f"server error: {error}")
 
 
-def _oldest_ms(depth: Depth, now_ms: int) -> int | None:
+def _compute_oldest_age_ms(depth: GroupDepth, now_ms: int) -> int | None:
     """Return the age of the oldest unfinished entry in milliseconds, or None if there is none."""
     times = [at for at in (depth.oldest_pending_ms, depth.oldest_undelivered_ms) if at is not None]
     return max(0, now_ms - min(times)) if times else None
 
 
-def _cells(row: Row, now_ms: int) -> list[str]:
-    names, depth, holders = [plain(row.stream), plain(row.group) or ABSENT], row.depth, row.holders
+def _format_cells(row: StreamListRow, now_ms: int) -> list[str]:
+    names, depth, holders = [escape_control(row.stream), escape_control(row.group) or ABSENT], row.depth, row.holders
     if depth is None or holders is None:
         return [*names, *[ABSENT] * (len(COLUMNS) - 3), row.state]
     counts = (depth.undelivered, depth.pending, depth.load)
     return [
         *names,
         *("unknown" if count is None else str(count) for count in counts),
-        *(age_text(_oldest_ms(depth, now_ms)), age_text(depth.longest_idle_ms)),
+        *(format_age(_compute_oldest_age_ms(depth, now_ms)), format_age(depth.longest_idle_ms)),
         *(str(len(holders.consumers)), str(len(holders.stuck)), str(row.dead), row.state),
     ]
 
 
-def _document(row: Row, now_ms: int) -> dict[str, object]:
+def _build_document(row: StreamListRow, now_ms: int) -> dict[str, object]:
     named: dict[str, object] = {"stream": row.stream, "group": row.group, "state": row.state}
     if row.depth is None or row.holders is None:
         return named
@@ -309,7 +313,7 @@ def _document(row: Row, now_ms: int) -> dict[str, object]:
         **named,
         **asdict(row.depth),
         "load": row.depth.load,
-        "oldest_age_ms": _oldest_ms(row.depth, now_ms),
+        "oldest_age_ms": _compute_oldest_age_ms(row.depth, now_ms),
         "consumers": [asdict(consumer) for consumer in row.holders.consumers],
         "stuck": [consumer.name for consumer in row.holders.stuck],
         "deliveries": row.holders.deliveries,
@@ -317,8 +321,8 @@ def _document(row: Row, now_ms: int) -> dict[str, object]:
     }
 
 
-def _letter_cells(letter: DeadLetter) -> list[str]:
+def _format_dead_letter(letter: DeadLetter) -> list[str]:
     fields = " ".join(f"{name}={value}" for name, value in letter.fields.items())[:FIELD_CHARS]
     reason = letter.reason.strip().splitlines()[-1:] or [""]  # the last line of a traceback names the error
-    texts = (plain(reason[0])[:FIELD_CHARS], plain(fields).replace("\n", " "))
-    return [letter.id, time_text(letter.buried_at_ms), str(letter.deliveries), *texts]
+    texts = (escape_control(reason[0])[:FIELD_CHARS], escape_control(fields).replace("\n", " "))
+    return [letter.id, format_time(letter.buried_at_ms), str(letter.deliveries), *texts]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.client import open_tiers
 from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.queue_client import build_tiers
 from headrace.cold.status import read_server_events
 
 
@@ -20,7 +20,7 @@ def tiers() -> None:
 @pass_invocation
 def events(invocation: Invocation, as_json: bool) -> None:
     """Show failovers, restores and replacements of servers, and how many accepted jobs went missing."""
-    opened = open_tiers(invocation.settings, "postgres")
+    opened = build_tiers(invocation.settings, "postgres")
     assert opened is not None, "postgres is required"
     try:
         found = read_server_events(opened.store)
@@ -50,7 +50,7 @@ def adopt(invocation: Invocation, yes: bool) -> None:
     """Use the configured PostgreSQL for the cold tier, although Valkey has recorded another one."""
     if not yes:
         click.confirm("Jobs waiting in the previous PostgreSQL will no longer be found. Continue?", abort=True)
-    opened = open_tiers(invocation.settings, "postgres")
+    opened = build_tiers(invocation.settings, "postgres")
     assert opened is not None, "postgres is required"
     try:
         opened.adopt_postgres()

@@ -23,18 +23,18 @@ from typing import Any
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.endpoints import SERVERS, Endpoints, configured, refuse_absent
+from headrace.cli.endpoints import SERVERS, Endpoints, get_configured_urls, require_reachable
 from headrace.cli.output import json_option, print_json
-from headrace.cli.signals import stop_event
+from headrace.cli.signals import install_stop_event
 from headrace.cli.supervision import Supervisor
-from headrace.embedded.datadir import DataDirectory
-from headrace.embedded.process import LOOPBACK, Child, choose_port
-from headrace.embedded.stack import Stack
+from headrace.embedded.data_directory import DataDirectory
+from headrace.embedded.process import LOOPBACK, GuardedProcess, choose_port
+from headrace.embedded.stack import EmbeddedStack
 from headrace.errors import EmbeddedError
-from headrace.settings import SETTINGS, Settings, mask
+from headrace.settings import SETTINGS, Settings, mask_secret
 
 POLL_S = 0.1
-CATCH_UP_S = 180.0  # on a busy machine, Spark may still be starting
+RECONCILE_TIMEOUT_S = 180.0  # on a busy machine, Spark may still be starting
 DEMO_WORKERS = 2
 DEMO_TYPES = Path(__file__).with_name("demo_workers.toml")
 
@@ -64,95 +64,95 @@ def up(
         flags["embedded.data_dir"] = str(data_dir)
     if port is not None:
         flags["api.port"] = str(port)
-    running = Up(Invocation(invocation.config, flags, invocation.environ), demo, show_secrets=show_secrets)
+    running = StackRunner(Invocation(invocation.config, flags, invocation.environ), demo, show_secrets=show_secrets)
     outcome = running.run(seconds)
-    _say("stopped")
+    _print_status("stopped")
     if as_json:
         print_json(outcome)
     raise SystemExit(1 if outcome.get("difference") else 0)
 
 
-class Up:
+class StackRunner:
     """One run of the stack: starts, monitors and stops all processes, and prints each step."""
 
     def __init__(self, invocation: Invocation, demo: bool, *, show_secrets: bool) -> None:
         self._invocation = invocation
         self._settings: Settings = invocation.settings
         self._demo = demo
-        self._show_url = str if show_secrets else mask
-        self._stop = stop_event(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        self._children: dict[str, Child] = {}
-        self._supervisor = Supervisor(_say, self._record_parts)
+        self._format_url = str if show_secrets else mask_secret
+        self._stop = install_stop_event(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        self._children: dict[str, GuardedProcess] = {}
+        self._supervisor = Supervisor(_print_status, self._record_parts)
         self._directory: DataDirectory | None = None
         self._env: dict[str, str] = {}
-        self._began = time.monotonic()
+        self._started_s = time.monotonic()
         self._started_at = datetime.now(UTC)
 
     def run(self, seconds: float | None) -> dict[str, Any]:
         directory = DataDirectory(self._settings.embedded.data_dir, self._settings.embedded.min_free)
         with ExitStack() as cleanup:
-            refuse_absent(self._settings)
-            directory.open()
+            require_reachable(self._settings)
+            directory.acquire()
             self._directory = directory
-            cleanup.callback(directory.close)
-            stack = Stack(directory, self._settings.embedded, self._wanted())
+            cleanup.callback(directory.release)
+            stack = EmbeddedStack(directory, self._settings.embedded, self._select_embedded_servers())
             cleanup.callback(stack.stop)
             cleanup.callback(self._stop_children)
             stack.start()
-            return self._run_on(stack, directory, seconds)
+            return self._run_services(stack, directory, seconds)
 
-    def _run_on(self, stack: Stack, directory: DataDirectory, seconds: float | None) -> dict[str, Any]:
-        endpoints = self._endpoints(stack)
+    def _run_services(self, stack: EmbeddedStack, directory: DataDirectory, seconds: float | None) -> dict[str, Any]:
+        endpoints = self._build_endpoints(stack)
         self._env = {f"HEADRACE_{server.upper()}_URL": url for server, url in vars(endpoints).items()}
         # Started before the servers are ready, because Spark takes longer to start than all of them together.
         self._start_child(directory, "pipeline", "pipeline")
-        stack.wait_ready(_say_ready)
+        stack.wait_ready(_print_ready)
         for server in stack.servers.values():
-            self._supervisor.watch(server, needed=True)
+            self._supervisor.watch(server, required=True)
         self._migrate(endpoints)
         self._apply_bounds(endpoints)
-        key = self._ensure_key(endpoints, directory)
+        key = self._ensure_local_key(endpoints, directory)
         dashboard = self._start_api(stack, endpoints, directory)
         self._start_child(directory, "mover", "mover")
         self._start_child(directory, "alerts", "alerts", "run")
-        watched = self._watched_streams()
+        watched = self._select_watched_streams()
         self._start_child(directory, "snapshot", "snapshot", "run", flags=watched)
         if watched:
             self._start_child(directory, "streams", "streams", "watch", flags=watched)
         self._start_autoscaler(directory)
         if self._demo:
             self._start_demo(directory)
-        urls = {name: self._show_url(url) for name, url in vars(endpoints).items()}
+        urls = {name: self._format_url(url) for name, url in vars(endpoints).items()}
         for name, url in urls.items():
-            _say(f"{name} {url}")
-        if self._show_url is mask:
-            _say("          (passwords are masked; `headrace url SERVER` prints a URL with its password)")
-        _say(f"dashboard {self._link(endpoints, key, dashboard)}")
-        _say("          (one-time sign-in link, valid for one hour; `headrace keys link` prints another)")
+            _print_status(f"{name} {url}")
+        if self._format_url is mask_secret:
+            _print_status("          (passwords are masked; `headrace url SERVER` prints a URL with its password)")
+        _print_status(f"dashboard {self._create_sign_in_link(endpoints, key, dashboard)}")
+        _print_status("          (one-time sign-in link, valid for one hour; `headrace keys link` prints another)")
         outcome: dict[str, Any] = {
             "urls": {"dashboard": dashboard, **urls},
             "versions": stack.versions,
             "data_dir": str(directory.path),
-            "ready_s": round(time.monotonic() - self._began, 2),
+            "ready_s": round(time.monotonic() - self._started_s, 2),
         }
-        first_chart_s = self._watch(dashboard, key, seconds)
+        first_chart_s = self._monitor(dashboard, key, seconds)
         if self._demo:
             outcome["first_chart_s"] = first_chart_s
-            outcome |= self._settle(endpoints)
+            outcome |= self._reconcile_demo(endpoints)
         return outcome
 
-    def _wanted(self) -> frozenset[str]:
-        return frozenset(server for server, url in configured(self._settings).items() if url is None)
+    def _select_embedded_servers(self) -> frozenset[str]:
+        return frozenset(server for server, url in get_configured_urls(self._settings).items() if url is None)
 
-    def _endpoints(self, stack: Stack) -> Endpoints:
-        given = configured(self._settings)
+    def _build_endpoints(self, stack: EmbeddedStack) -> Endpoints:
+        given = get_configured_urls(self._settings)
         return Endpoints(**{server: given[server] or stack.urls[server] for server in SERVERS})
 
     def _migrate(self, endpoints: Endpoints) -> None:
-        from headrace.cli.migrate import migrate_all
+        from headrace.cli.migrate import apply_migrations
 
-        if applied := migrate_all(endpoints, self._settings.warehouse.database, self._settings.warehouse.cluster):
-            _say(f"applied {len(applied)} schema migrations")
+        if applied := apply_migrations(endpoints, self._settings.warehouse.database, self._settings.warehouse.cluster):
+            _print_status(f"applied {len(applied)} schema migrations")
 
     def _apply_bounds(self, endpoints: Endpoints) -> None:
         """Store the caps and quotas of the settings, before the first job can be enqueued."""
@@ -163,26 +163,26 @@ class Up:
         loaded = Invocation(self._invocation.config, flags, self._invocation.environ).loaded
         changed = {**apply_bounds(loaded, defaults=False), **apply_quotas(loaded)}
         for key, (before, after) in changed.items():
-            _say(f"stored {key} = {after} for all clients" + ("" if before is None else f" (was {before})"))
+            _print_status(f"stored {key} = {after} for all clients" + ("" if before is None else f" (was {before})"))
 
-    def _ensure_key(self, endpoints: Endpoints, directory: DataDirectory) -> str:
+    def _ensure_local_key(self, endpoints: Endpoints, directory: DataDirectory) -> str:
         """Return the API key for local commands and tests; browsers sign in with the link instead."""
         from headrace.cli.local_key import ensure_local_key
-        from headrace.postgres.connect import connection, open_pool
+        from headrace.postgres.connect import open_pool, transaction
 
-        with open_pool(endpoints.postgres, max_size=1) as pool, connection(pool) as conn:
-            return ensure_local_key(conn, directory.path, alone="postgres" in self._wanted())
+        with open_pool(endpoints.postgres, max_size=1) as pool, transaction(pool) as conn:
+            return ensure_local_key(conn, directory.path, exclusive="postgres" in self._select_embedded_servers())
 
-    def _link(self, endpoints: Endpoints, key: str, dashboard: str) -> str:
-        from headrace.api.keys import id_of
-        from headrace.cli.keys import make_link
-        from headrace.postgres.connect import connection, open_pool
+    def _create_sign_in_link(self, endpoints: Endpoints, key: str, dashboard: str) -> str:
+        from headrace.api.api_keys import parse_key_id
+        from headrace.cli.keys import create_sign_in_link
+        from headrace.postgres.connect import open_pool, transaction
 
-        with open_pool(endpoints.postgres, max_size=1) as pool, connection(pool) as conn:
-            return make_link(conn, id_of(key) or "", dashboard)
+        with open_pool(endpoints.postgres, max_size=1) as pool, transaction(pool) as conn:
+            return create_sign_in_link(conn, parse_key_id(key) or "", dashboard)
 
-    def _start_api(self, stack: Stack, endpoints: Endpoints, directory: DataDirectory) -> str:
-        last = directory.last_stack().get("ports", {})
+    def _start_api(self, stack: EmbeddedStack, endpoints: Endpoints, directory: DataDirectory) -> str:
+        last = directory.read_last_stack().get("ports", {})
         port = choose_port("the API (api.port)", self._settings.api.port, last.get("api", 0))
         dashboard = f"http://{LOOPBACK}:{port}/"
         ports = {server.name: server.port for server in stack.servers.values()}
@@ -197,7 +197,7 @@ class Up:
         self._wait_for_api(dashboard)
         return dashboard
 
-    def _watched_streams(self) -> dict[str, str]:
+    def _select_watched_streams(self) -> dict[str, str]:
         """Return the flags that watch the configured streams or, in the demo, the demo's own stream by default."""
         from headrace.cli.demo_stream import GROUP, STREAM
 
@@ -231,7 +231,7 @@ class Up:
             command += ["--config", str(self._invocation.config)]
         for key, value in given.items():
             command += ["--set", f"{key}={value}"]
-        child = Child(
+        child = GuardedProcess(
             name, [*command, *arguments], log_file=directory.log_dir / f"{name}.log", env={**secrets, **self._env}
         )
         child.start()
@@ -241,11 +241,11 @@ class Up:
     def _record_parts(self, parts: dict[str, Any]) -> None:
         """Record the processes that exited unexpectedly, for `headrace doctor`."""
         if self._directory is not None:
-            self._directory.write_stack({**self._directory.last_stack(), "parts": parts})
+            self._directory.write_stack({**self._directory.read_last_stack(), "parts": parts})
 
     def _wait_for_api(self, dashboard: str) -> None:
         deadline = time.monotonic() + self._settings.embedded.start_timeout
-        while not self._stop.is_set() and not _answers(f"{dashboard}healthz"):
+        while not self._stop.is_set() and not _is_healthy(f"{dashboard}healthz"):
             self._supervisor.check()
             if self._supervisor.is_down("api") or time.monotonic() > deadline:
                 raise EmbeddedError(
@@ -253,48 +253,48 @@ class Up:
                     f"See {self._children['api'].log_file}."
                 )
             time.sleep(POLL_S)
-        _say(f"api ready after {time.monotonic() - self._began:.1f} s")
+        _print_status(f"api ready after {time.monotonic() - self._started_s:.1f} s")
 
-    def _watch(self, dashboard: str, key: str, seconds: float | None) -> float | None:
+    def _monitor(self, dashboard: str, key: str, seconds: float | None) -> float | None:
         """Monitor the processes until stopped. Return the seconds until the first chart had data, or None."""
         first_chart_s: float | None = None
         end = None if seconds is None else time.monotonic() + seconds
         while not self._stop.wait(POLL_S) and (end is None or time.monotonic() < end):
             self._supervisor.check()
-            if self._demo and first_chart_s is None and _has_chart(dashboard, key):
-                first_chart_s = round(time.monotonic() - self._began, 2)
-                _say(f"first chart after {first_chart_s} s")
+            if self._demo and first_chart_s is None and _has_history(dashboard, key):
+                first_chart_s = round(time.monotonic() - self._started_s, 2)
+                _print_status(f"first chart after {first_chart_s} s")
         return first_chart_s
 
-    def _settle(self, endpoints: Endpoints) -> dict[str, Any]:
+    def _reconcile_demo(self, endpoints: Endpoints) -> dict[str, Any]:
         """Stop the demo's load and workers, wait for the pipeline to catch up, and compare counters with history."""
-        from headrace.cli.reconcile import as_document, reconcile_now
+        from headrace.cli.reconcile import build_document, reconcile_until
         from headrace.warehouse.connect import connect
-        from headrace.warehouse.pipeline_batches import freshness_since
+        from headrace.warehouse.pipeline_batches import read_freshness_since
 
-        _say("stopping the demo load and comparing counters with history")
+        _print_status("stopping the demo load and comparing counters with history")
         for name in [name for name in self._children if name == "demo" or name.startswith("worker")]:
-            self._supervisor.forget(name)
+            self._supervisor.unwatch(name)
             self._children.pop(name).stop()
-        deadline = time.monotonic() + CATCH_UP_S
-        found = reconcile_now(self._settings, endpoints, CATCH_UP_S)
+        deadline = time.monotonic() + RECONCILE_TIMEOUT_S
+        found = reconcile_until(self._settings, endpoints, RECONCILE_TIMEOUT_S)
         warehouse = connect(endpoints.clickhouse, self._settings.warehouse.database)
-        fresh = freshness_since(warehouse, self._started_at)
+        fresh = read_freshness_since(warehouse, self._started_at)
         while not fresh.events and any(found.odometers.values()) and time.monotonic() < deadline:
             time.sleep(POLL_S)  # the row about a batch is written after the rows of the batch
-            fresh = freshness_since(warehouse, self._started_at)
-        return {**as_document(found), "freshness_p99_ms": fresh.p99_ms, "events": fresh.events}
+            fresh = read_freshness_since(warehouse, self._started_at)
+        return {**build_document(found), "freshness_p99_ms": fresh.p99_ms, "events": fresh.events}
 
     def _stop_children(self) -> None:
         children = list(self._children.values())
         for child in children:
-            child.ask_to_stop()
+            child.request_stop()
         for child in children:
             child.stop()
         self._children = {}
 
 
-def _answers(url: str) -> bool:
+def _is_healthy(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=2) as response:
             return response.status == 200
@@ -302,7 +302,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _has_chart(dashboard: str, key: str) -> bool:
+def _has_history(dashboard: str, key: str) -> bool:
     """Return whether the API's history contains a completed job of the demo."""
     from headrace.cli.demo import STEADY
 
@@ -317,9 +317,9 @@ def _has_chart(dashboard: str, key: str) -> bool:
     return any(point["throughput"]["completed"] for point in points)
 
 
-def _say_ready(name: str, version: str, seconds: float) -> None:
-    _say(f"{name} ready after {seconds:.1f} s ({version})")
+def _print_ready(name: str, version: str, seconds: float) -> None:
+    _print_status(f"{name} ready after {seconds:.1f} s ({version})")
 
 
-def _say(line: str) -> None:
+def _print_status(line: str) -> None:
     click.echo(line, err=True)

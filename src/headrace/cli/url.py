@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.endpoints import SERVERS, find_endpoints
+from headrace.cli.endpoints import SERVERS, resolve_endpoints
 
 
 @click.command()
@@ -13,4 +13,4 @@ from headrace.cli.endpoints import SERVERS, find_endpoints
 @pass_invocation
 def url(invocation: Invocation, server: str) -> None:
     """Print the URL of a server, including its password."""
-    click.echo(getattr(find_endpoints(invocation.settings, server), server))
+    click.echo(getattr(resolve_endpoints(invocation.settings, server), server))

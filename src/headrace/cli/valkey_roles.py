@@ -19,14 +19,16 @@ from headrace.streams import scripts as stream_scripts
 from headrace.valkey.lua_source import find_commands
 from headrace.valkey.scripts import Script
 
-SNAPSHOT_PREFIX = snapshot_scripts.StoreOptions().prefix
+SNAPSHOT_PREFIX = snapshot_scripts.SnapshotStoreOptions().prefix
 
-CONNECTING = frozenset({"ping", "select", "client|setinfo", "client|setname", "command", "cluster|slots", "asking"})
+CONNECTION_COMMANDS = frozenset(
+    {"ping", "select", "client|setinfo", "client|setname", "command", "cluster|slots", "asking"}
+)
 """Commands that redis-py sends on its own, including those for a cluster."""
 
-CALLING_SCRIPTS = frozenset({"eval", "evalsha"})
+SCRIPT_COMMANDS = frozenset({"eval", "evalsha"})
 
-READING = frozenset(
+READ_COMMANDS = frozenset(
     {"exists", "get", "hget", "hgetall", "hmget", "info", "multi", "exec", "scard", "smembers", "time", "type"}
     | {"xinfo|groups", "xlen", "xrange", "xrevrange", "zcard", "zcount", "zrange", "zrangebyscore", "zrevrange"}
     | {"zrevrangebyscore", "zscore"}
@@ -35,23 +37,23 @@ READING = frozenset(
 
 
 @dataclass(frozen=True)
-class Tenants:
+class ProducerScope:
     """Tenants whose jobs a producer may enqueue: all (None), or one organisation, project or environment."""
 
     org: str | None = None
     project: str | None = None
     env: str | None = None
 
-    def patterns(self) -> tuple[str, str]:
+    def build_patterns(self) -> tuple[str, str]:
         """Return two patterns for the environment in a key: where it ends the key, and where more parts follow."""
         names = [name for name in (self.org, self.project, self.env) if name is not None]
-        encoded = ":".join(escape(keys.encode(name)) for name in names)
+        encoded = ":".join(escape_pattern(keys.encode(name)) for name in names)
         within = f"{encoded}:*" if names else "*"
         return (encoded if len(names) == 3 else within), within
 
 
 @dataclass(frozen=True)
-class Role:
+class ValkeyRole:
     """Permissions of one part of Headrace."""
 
     name: str
@@ -60,29 +62,29 @@ class Role:
     commands: frozenset[str]  # in addition to those of its scripts
     patterns: Sequence[str]  # key patterns, in the syntax of ACL rules
 
-    def all_commands(self) -> list[str]:
+    def list_commands(self) -> list[str]:
         called = (find_commands(text) for script in self.scripts for text in (script.source, script.cluster_source))
-        return sorted(CONNECTING | self.commands | CALLING_SCRIPTS.union(*called))
+        return sorted(CONNECTION_COMMANDS | self.commands | SCRIPT_COMMANDS.union(*called))
 
-    def rules(self) -> list[str]:
+    def build_rules(self) -> list[str]:
         """Return the ACL rules of the role, to be applied after `reset`."""
-        return ["resetchannels", *self.patterns, "-@all", *(f"+{command}" for command in self.all_commands())]
+        return ["resetchannels", *self.patterns, "-@all", *(f"+{command}" for command in self.list_commands())]
 
 
-def _queue(*names: str) -> list[Script]:
+def _load_queue_scripts(*names: str) -> list[Script]:
     return [queue_scripts.script(name) for name in names]
 
 
-def _snapshot(*names: str) -> list[Script]:
-    return [snapshot_scripts.script(name) for name in names]
+def _load_snapshot_scripts(*names: str) -> list[Script]:
+    return [snapshot_scripts.get_script(name) for name in names]
 
 
-def _stream(*names: str) -> list[Script]:
+def _load_stream_scripts(*names: str) -> list[Script]:
     return [stream_scripts.script(name) for name in names]
 
 
-MAINTENANCE = ("maintain", "repair")
-MOVING = (
+MAINTENANCE_SCRIPTS = ("maintain", "repair")
+MOVER_SCRIPTS = (
     "elect",
     "read_refill_state",
     "refill",
@@ -94,9 +96,9 @@ MOVING = (
     "restore_setting",
     "share",
     "configure",
-    *MAINTENANCE,
+    *MAINTENANCE_SCRIPTS,
 )
-MOVING_COMMANDS = READING | {
+MOVER_COMMANDS = READ_COMMANDS | {
     "bzpopmin",
     "zpopmin",
     "hset",
@@ -110,8 +112,8 @@ MOVING_COMMANDS = READING | {
 }
 
 
-def producer(tenants: Tenants | None = None) -> Role:
-    alone, within = (tenants or Tenants()).patterns()
+def build_producer_role(scope: ProducerScope | None = None) -> ValkeyRole:
+    alone, within = (scope or ProducerScope()).build_patterns()
     shared = (
         "meta",
         "envs",
@@ -125,10 +127,10 @@ def producer(tenants: Tenants | None = None) -> Role:
         "repair",
         "asking",
     )
-    return Role(
+    return ValkeyRole(
         "producer",
         "Enqueues jobs. Reads no payloads.",
-        _queue("enqueue", "sync_cold"),
+        _load_queue_scripts("enqueue", "sync_cold"),
         frozenset({"get", "hget", "hsetnx"}),
         [
             *("%R~hr:shards", "%R~hr:{*}:absent", "%W~hr:{*}:metrics", "%R~hr:{*}:metrics:enabled"),
@@ -139,33 +141,33 @@ def producer(tenants: Tenants | None = None) -> Role:
     )
 
 
-def worker() -> Role:
+def build_worker_role() -> ValkeyRole:
     running = ("dequeue", "begin", "extend", "ack", "nack", "bury", "requeue")
-    return Role(
+    return ValkeyRole(
         "worker",
         "Runs jobs of all tenants, maintains shards, moves jobs between Valkey and PostgreSQL.",
-        _queue(*running, *MOVING),
-        MOVING_COMMANDS | {"zadd", "zrem"},
+        _load_queue_scripts(*running, *MOVER_SCRIPTS),
+        MOVER_COMMANDS | {"zadd", "zrem"},
         ["~hr:shards", "~hr:{*}:*", "~hr:workers", "~hr:worker:*"],
     )
 
 
-def mover() -> Role:
-    return Role(
+def build_mover_role() -> ValkeyRole:
+    return ValkeyRole(
         "mover",
         "Moves jobs between Valkey and PostgreSQL, maintains shards.",
-        _queue(*MOVING),
-        MOVING_COMMANDS,
+        _load_queue_scripts(*MOVER_SCRIPTS),
+        MOVER_COMMANDS,
         ["~hr:shards", "~hr:{*}:*"],
     )
 
 
-def pipeline() -> Role:
-    lease_commands = find_commands(lease.TAKE + lease.REMEMBER + lease.LEAVE)
-    return Role(
+def build_pipeline_role() -> ValkeyRole:
+    lease_commands = find_commands(lease.ACQUIRE_SCRIPT + lease.RECORD_READER_SCRIPT + lease.RELEASE_SCRIPT)
+    return ValkeyRole(
         "pipeline",
         "Reads and trims metric events. Has no access to jobs.",
-        _queue("resync"),
+        _load_queue_scripts("resync"),
         lease_commands
         | {"exists", "xrange", "xrevrange", "xtrim", "xinfo|groups", "xgroup|create", "xgroup|setid", "hget"},
         [
@@ -176,60 +178,68 @@ def pipeline() -> Role:
     )
 
 
-def reader(snapshot_prefix: str = SNAPSHOT_PREFIX) -> Role:
+def build_reader_role(snapshot_prefix: str = SNAPSHOT_PREFIX) -> ValkeyRole:
     names = ("meta", "metrics", "metrics:enabled", "envs", "environments", "queues", "class:*", "env:*", "q:*", "cold")
     more = ("hungry", "buried", "losses", "leases", "scheduled", "expiries", "repair", "quarantine", "mover")
     streams = ("stream:*", "streams", "streams:*", "seen", "seen:*")
     shared = ("shards", "metrics:enabled", "workers", "worker:*", "pipeline:lease", "pipeline:last")
-    return Role(
+    return ValkeyRole(
         "reader",
         "Reads counts and states of queues, workers and snapshots. Reads no payloads, changes nothing.",
-        _snapshot("read_status"),
-        READING,
+        _load_snapshot_scripts("read_status"),
+        READ_COMMANDS,
         [
             *(f"%R~hr:{key}" for key in shared),
             *(f"%R~hr:{{*}}:{key}" for key in (*names, *more, *streams)),
-            f"~{{{escape(snapshot_prefix)}}}:*",  # the keys of a script must be writable, even if it only reads them
+            # The keys of a script must be writable, even if it only reads them.
+            f"~{{{escape_pattern(snapshot_prefix)}}}:*",
         ],
     )
 
 
-def api(snapshot_prefix: str = SNAPSHOT_PREFIX) -> Role:
-    return Role(
+def build_api_role(snapshot_prefix: str = SNAPSHOT_PREFIX) -> ValkeyRole:
+    return ValkeyRole(
         "api",
         "Serves the API, alerts, snapshots, the autoscaler and operator commands.",
         [
-            *_queue(*queue_scripts.SCRIPTS),
-            *_snapshot(*snapshot_scripts.SCRIPTS),
-            *_stream("emit_events", "save_report"),
+            *_load_queue_scripts(*queue_scripts.SCRIPTS),
+            *_load_snapshot_scripts(*snapshot_scripts.SCRIPTS),
+            *_load_stream_scripts("emit_events", "save_report"),
         ],
-        MOVING_COMMANDS | {"getrange", "zrem"},
-        ["~hr:*", f"~{{{escape(snapshot_prefix)}}}:*"],
+        MOVER_COMMANDS | {"getrange", "zrem"},
+        ["~hr:*", f"~{{{escape_pattern(snapshot_prefix)}}}:*"],
     )
 
 
-def all_roles(snapshot_prefix: str = SNAPSHOT_PREFIX, tenants: Tenants | None = None) -> dict[str, Role]:
-    roles = (producer(tenants), worker(), mover(), pipeline(), reader(snapshot_prefix), api(snapshot_prefix))
+def build_roles(snapshot_prefix: str = SNAPSHOT_PREFIX, scope: ProducerScope | None = None) -> dict[str, ValkeyRole]:
+    roles = (
+        build_producer_role(scope),
+        build_worker_role(),
+        build_mover_role(),
+        build_pipeline_role(),
+        build_reader_role(snapshot_prefix),
+        build_api_role(snapshot_prefix),
+    )
     return {role.name: role for role in roles}
 
 
-def escape(text: str) -> str:
+def escape_pattern(text: str) -> str:
     """Return a pattern that matches a part of a key. ACL rules cannot contain spaces, so `?` replaces them."""
     return re.sub(r"\s", "?", re.sub(r"([*?\[\]\\])", r"\\\1", text))
 
 
-def acl_words(role: Role, user: str, password_hash: str | None) -> list[str]:
+def build_acl_words(role: ValkeyRole, user: str, password_hash: str | None) -> list[str]:
     """Return the arguments of `ACL SETUSER`. Without the SHA-256 of a password, the user cannot sign in."""
     entry = ["off"] if password_hash is None else ["on", f"#{password_hash}"]
-    return [user, "reset", *entry, *role.rules()]
+    return [user, "reset", *entry, *role.build_rules()]
 
 
-def as_command(words: Iterable[str]) -> str:
+def format_command(words: Iterable[str]) -> str:
     """Return an `ACL SETUSER` command in the syntax of valkey-cli."""
     escaped = (re.sub(r'(["\\\\])', r"\\\1", word) for word in words)
     return " ".join(["ACL SETUSER", *(f'"{word}"' if re.search(r"[\\\"']", word) else word for word in escaped)])
 
 
-def as_file_line(words: Iterable[str]) -> str:
+def format_file_line(words: Iterable[str]) -> str:
     """Return a line for Valkey's ACL file, which has no quotes."""
     return " ".join(["user", *words])

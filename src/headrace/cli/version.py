@@ -26,7 +26,7 @@ _LIBRARIES = {
 }
 
 
-def version_of(distribution: str) -> str | None:
+def find_version(distribution: str) -> str | None:
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -37,8 +37,8 @@ def version_of(distribution: str) -> str | None:
 @json_option
 def version(as_json: bool) -> None:
     """Show the versions of Headrace and its dependencies."""
-    versions = {"headrace": version_of("headrace"), "python": platform.python_version()}
-    versions |= {name: version_of(name) for name in _LIBRARIES}
+    versions = {"headrace": find_version("headrace"), "python": platform.python_version()}
+    versions |= {name: find_version(name) for name in _LIBRARIES}
     if as_json:
         print_json(versions)
     else:

@@ -14,23 +14,23 @@ import click
 
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.bounds import apply_bounds_at_start
-from headrace.cli.client import mover_options, open_tiers, queue_options
-from headrace.cli.endpoints import find_endpoints
+from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.logs import configure_logs
-from headrace.cli.maintenance import maintained
-from headrace.cli.own_pages import metrics_port_option, own_pages
-from headrace.cli.signals import stop_event_async
-from headrace.cli.streams import stream_codec, streams_url
+from headrace.cli.maintenance import run_maintenance
+from headrace.cli.metrics_server import metrics_port_option, serve_metrics
+from headrace.cli.queue_client import build_mover_options, build_queue_options, build_tiers
+from headrace.cli.signals import install_async_stop_event
+from headrace.cli.streams import build_stream_codec, resolve_streams_url
 from headrace.cold.mover import Mover
-from headrace.cold.settings import SettingsKeeper
+from headrace.cold.settings import SettingsRestorer
 from headrace.cold.tiers import Tiers
-from headrace.queue.queue import Client
-from headrace.queue.registry import Registry
-from headrace.queue.tally import Tally
+from headrace.queue.client import Client
+from headrace.queue.registry import WorkerRegistration
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
+from headrace.queue.worker_metrics import WorkerMetrics
 from headrace.settings import Settings
-from headrace.streams.watch import watched
+from headrace.streams.watcher import make_watched_group
 from headrace.streams.worker import StreamWorker
 from headrace.valkey.connect import connect_async
 
@@ -72,34 +72,34 @@ def worker(
         raise click.UsageError("--group needs --stream.")
     tasks = load_tasks(app)
     slots = concurrency or settings.worker.concurrency
-    tally = Tally(tasks.names(), settings.worker.metrics_queues)
+    tally = WorkerMetrics(tasks.names(), settings.worker.metrics_queues)
     if not streams:
         apply_bounds_at_start(invocation.loaded)
-    with mover_of(settings, wanted=not (streams or no_mover)) as mover, maintained(settings) as maintenance:
-        sources = [tally.families, maintenance, *([] if mover is None else [mover.figures.families])]
-        with own_pages(settings, metrics_port, settings.worker.metrics_port, tally.health, *sources):
+    with open_mover(settings, wanted=not (streams or no_mover)) as mover, run_maintenance(settings) as maintenance:
+        sources = [tally.families, maintenance, *([] if mover is None else [mover.metrics.families])]
+        with serve_metrics(settings, metrics_port, settings.worker.metrics_port, tally.health, *sources):
             if streams:
                 asyncio.run(_serve_streams(settings, tasks, slots, streams, group, tally))
                 return
-            with nullcontext() if mover is None else moving(mover):
-                asyncio.run(_run(settings, tasks, slots, queues, tally))
+            with nullcontext() if mover is None else run_mover_thread(mover):
+                asyncio.run(_serve_queues_with_tiers(settings, tasks, slots, queues, tally))
 
 
 @contextmanager
-def mover_of(settings: Settings, *, wanted: bool) -> Generator[Mover | None]:
+def open_mover(settings: Settings, *, wanted: bool) -> Generator[Mover | None]:
     """Yield a mover that is not started yet, or None if PostgreSQL is not configured or `wanted` is False."""
-    tiers = open_tiers(settings) if wanted else None
+    tiers = build_tiers(settings) if wanted else None
     if tiers is None:
         yield None
         return
     try:
-        yield Mover(tiers, mover_options(settings))
+        yield Mover(tiers, build_mover_options(settings))
     finally:
         tiers.close()
 
 
 @contextmanager
-def moving(mover: Mover) -> Generator[None]:
+def run_mover_thread(mover: Mover) -> Generator[None]:
     """Run the mover in a background thread during the `with` block."""
     stop = Event()
     thread = Thread(target=mover.run_forever, args=[stop], name="mover", daemon=True)
@@ -125,15 +125,17 @@ def load_tasks(app: str) -> Tasks:
     return tasks
 
 
-async def _run(settings: Settings, tasks: Tasks, concurrency: int, queues: tuple[str, ...], tally: Tally) -> None:
-    with closing_tiers(settings) as tiers:
-        restore = None if tiers is None else SettingsKeeper(tiers).restore_if_needed
+async def _serve_queues_with_tiers(
+    settings: Settings, tasks: Tasks, concurrency: int, queues: tuple[str, ...], tally: WorkerMetrics
+) -> None:
+    with open_optional_tiers(settings) as tiers:
+        restore = None if tiers is None else SettingsRestorer(tiers).restore_if_needed
         await _serve_queues(settings, tasks, concurrency, queues, tally, restore)
 
 
 @contextmanager
-def closing_tiers(settings: Settings) -> Generator[Tiers | None]:
-    tiers = open_tiers(settings)
+def open_optional_tiers(settings: Settings) -> Generator[Tiers | None]:
+    tiers = build_tiers(settings)
     try:
         yield tiers
     finally:
@@ -146,36 +148,43 @@ async def _serve_queues(
     tasks: Tasks,
     concurrency: int,
     queues: tuple[str, ...],
-    tally: Tally,
+    tally: WorkerMetrics,
     restore: Callable[[int], object] | None,
 ) -> None:
-    stop = stop_event_async(signal.SIGTERM, signal.SIGINT)
-    options = _options(settings, concurrency, settings.queue.lease, queues)
-    async with Client(find_endpoints(settings, "redis").redis, queue_options(settings)) as client:
+    stop = install_async_stop_event(signal.SIGTERM, signal.SIGINT)
+    options = _build_worker_options(settings, concurrency, settings.queue.lease, queues)
+    async with Client(resolve_endpoints(settings, "redis").redis, build_queue_options(settings)) as client:
         await Worker(
-            client, tasks, options, Registry(client.redis), tally, maintains=False, restore_settings=restore
+            client, tasks, options, WorkerRegistration(client.redis), tally, maintains=False, restore_settings=restore
         ).run_forever(stop)
 
 
 async def _serve_streams(
-    settings: Settings, tasks: Tasks, concurrency: int, streams: tuple[str, ...], group: str | None, tally: Tally
+    settings: Settings,
+    tasks: Tasks,
+    concurrency: int,
+    streams: tuple[str, ...],
+    group: str | None,
+    tally: WorkerMetrics,
 ) -> None:
     """Serve each stream with its own `concurrency` slots, so that a slow stream does not delay another."""
-    stop = stop_event_async(signal.SIGTERM, signal.SIGINT)
+    stop = install_async_stop_event(signal.SIGTERM, signal.SIGINT)
     given = settings.streams
-    options, codec = _options(settings, concurrency, given.lease), stream_codec(settings)
-    async with connect_async(streams_url(settings)) as client:
-        groups = [watched(stream, group or given.group, given.org, given.project, given.env) for stream in streams]
+    options, codec = _build_worker_options(settings, concurrency, given.lease), build_stream_codec(settings)
+    async with connect_async(resolve_streams_url(settings)) as client:
+        groups = [
+            make_watched_group(stream, group or given.group, given.org, given.project, given.env) for stream in streams
+        ]
         # Running tasks are looked up on Headrace's own server, so workers of another server do not register.
-        registries = [None if given.url else Registry(client) for _ in groups]
+        registries = [None if given.url else WorkerRegistration(client) for _ in groups]
         workers = [
             StreamWorker(client, each.keys, each.ref, tasks, options, codec, registry, tally)
             for each, registry in zip(groups, registries, strict=True)
         ]
-        await serve_all(workers, stop)
+        await run_stream_workers(workers, stop)
 
 
-async def serve_all(workers: Sequence[StreamWorker], stop: asyncio.Event) -> None:
+async def run_stream_workers(workers: Sequence[StreamWorker], stop: asyncio.Event) -> None:
     """Run all stream workers. If one fails, stop the others gracefully and raise its error."""
 
     async def serve(worker: StreamWorker) -> None:
@@ -190,7 +199,9 @@ async def serve_all(workers: Sequence[StreamWorker], stop: asyncio.Event) -> Non
             raise error
 
 
-def _options(settings: Settings, concurrency: int, lease_s: float, queues: tuple[str, ...] = ()) -> WorkerOptions:
+def _build_worker_options(
+    settings: Settings, concurrency: int, lease_s: float, queues: tuple[str, ...] = ()
+) -> WorkerOptions:
     return WorkerOptions(
         concurrency=concurrency,
         prefetch=settings.worker.prefetch,

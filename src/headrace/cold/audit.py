@@ -11,18 +11,18 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 
-from headrace.cold.settings import SettingsKeeper
-from headrace.cold.store import Backlog, Delta
+from headrace.cold.settings import SettingsRestorer
+from headrace.cold.store import ColdQueue, CounterDelta
 from headrace.cold.tiers import Tiers
 from headrace.errors import DatabaseUnavailable, QueueUnavailable
 from headrace.model.names import QueueRef
 from headrace.queue import keys
-from headrace.queue.scripts import ColdNumbers, Settled
-from headrace.valkey.connect import available
+from headrace.queue.scripts import ColdCounters, ColdSyncResult
+from headrace.valkey.connect import translate_errors
 
 log = logging.getLogger(__name__)
 
-NOTHING = Delta()
+NO_CHANGE = CounterDelta()
 
 
 @dataclass(frozen=True)
@@ -37,51 +37,51 @@ class Drift:
         return self != Drift()
 
 
-class Audit:
+class TierAudit:
     """Audit of shards. `adopt` takes over a queue's rows that a mover placed and did not delete; without it they are
     deleted."""
 
     def __init__(self, tiers: Tiers, adopt: Callable[[QueueRef, int], None] | None = None) -> None:
         self._tiers = tiers
-        self._adopt = adopt or self._confirm
+        self._adopt = adopt or self._confirm_placed
         self._store = tiers.store
-        self._settings = SettingsKeeper(tiers)
+        self._settings = SettingsRestorer(tiers)
 
     def run(self, shard: int) -> Drift:
         """Audit every queue of a shard. Return the drift, and add it to the shard's totals."""
-        *_, drift = self.steps(shard)
+        *_, drift = self.run_incrementally(shard)
         return drift
 
-    def steps(self, shard: int) -> Iterator[Drift]:
+    def run_incrementally(self, shard: int) -> Iterator[Drift]:
         """Audit one queue per step and yield the drift so far, so that the caller can do other work in between. A queue
         that fails is logged and skipped; QueueUnavailable and DatabaseUnavailable are raised."""
         drift = Drift()
-        for queue, _ in self._store.numbers(shard):
+        for queue, _ in self._store.list_counters(shard):
             try:
-                drift = self._mend(queue, drift)
+                drift = self._repair_queue(queue, drift)
             except (QueueUnavailable, DatabaseUnavailable):
                 raise
             except Exception:
                 log.exception("could not audit %s", queue.ref, extra={"action": "audit_failed"})
             yield drift
         drift = replace(drift, settings=self._settings.restore(shard))
-        self._store.tidy()
+        self._store.delete_obsolete()
         if drift:
             log.warning("repaired drift in shard %d: %s", shard, asdict(drift), extra={"action": "drift"})
-        self._export(shard, drift)
+        self._add_to_totals(shard, drift)
         yield drift
 
-    def _mend(self, queue: Backlog, drift: Drift) -> Drift:
-        rows = self._mend_rows(queue.queue_id, queue.ref)
-        synced = self._mend_told(queue.queue_id, queue.ref)
+    def _repair_queue(self, queue: ColdQueue, drift: Drift) -> Drift:
+        rows = self._repair_counters(queue.queue_id, queue.ref)
+        synced = self._sync_counters(queue.queue_id, queue.ref)
         self._adopt(queue.ref, queue.queue_id)
         return replace(drift, rows=drift.rows + rows, told=drift.told + synced)
 
-    def tell(self, ref: QueueRef) -> None:
+    def sync_queue(self, ref: QueueRef) -> None:
         """Send the queue's cold counters to Valkey, in case a crashed process did not."""
-        self._mend_told(self._store.queue_id(ref, self._tiers.stubs.shard_of(ref)), ref)
+        self._sync_counters(self._store.ensure_queue_id(ref, self._tiers.stubs.find_shard(ref)), ref)
 
-    def _mend_rows(self, queue_id: int, ref: QueueRef) -> int:
+    def _repair_counters(self, queue_id: int, ref: QueueRef) -> int:
         counters, flows = self._store.recount(queue_id)
         if unaccounted := counters.pop("unaccounted", 0):  # cannot be repaired: a row came or went uncounted
             log.error("totals of %s leave %d jobs unaccounted for", ref, unaccounted, extra={"action": "drift"})
@@ -93,28 +93,31 @@ class Audit:
         )
         return sum(map(abs, counters.values())) + sum(map(abs, flows.values()))
 
-    def _mend_told(self, queue_id: int, ref: QueueRef) -> int:
+    def _sync_counters(self, queue_id: int, ref: QueueRef) -> int:
         """Send the counters to Valkey. Return 1 if those in Valkey had drifted, else 0."""
-        result = self._settle(ref, self._store.all_numbers_of(queue_id))
-        if result.code == Settled.OUTDATED and self._store.numbers_of(queue_id).version < result.known_version:
+        result = self._send_counters(ref, self._store.read_counters_with_oldest(queue_id))
+        if (
+            result.code == ColdSyncResult.OUTDATED
+            and self._store.read_counters(queue_id).version < result.known_version
+        ):
             # A version reaches Valkey only after its commit, so PostgreSQL was restored to an earlier point.
             self._store.raise_version(queue_id, result.known_version)
-            result = self._settle(ref, self._store.all_numbers_of(queue_id))
-        if result.code == Settled.OTHER_EPOCH:  # the queue was created again in Valkey: totals count from there
+            result = self._send_counters(ref, self._store.read_counters_with_oldest(queue_id))
+        if result.code == ColdSyncResult.OTHER_EPOCH:  # the queue was created again in Valkey: totals count from there
             with self._store.transaction() as conn:
-                self._store.change(conn, queue_id, NOTHING, Counter(), valkey_epoch=result.valkey_epoch)
-            result = self._settle(ref, self._store.all_numbers_of(queue_id))
-        return int(result.code == Settled.DRIFTED)
+                self._store.update_counters(conn, queue_id, NO_CHANGE, Counter(), valkey_epoch=result.valkey_epoch)
+            result = self._send_counters(ref, self._store.read_counters_with_oldest(queue_id))
+        return int(result.code == ColdSyncResult.DRIFTED)
 
-    def _confirm(self, ref: QueueRef, queue_id: int) -> None:
-        if unconfirmed := self._tiers.unconfirmed(ref):
-            self._tiers.confirm(ref, queue_id, unconfirmed)
+    def _confirm_placed(self, ref: QueueRef, queue_id: int) -> None:
+        if unconfirmed := self._tiers.list_unconfirmed(ref):
+            self._tiers.confirm_placed(ref, queue_id, unconfirmed)
 
-    def _settle(self, ref: QueueRef, counters: ColdNumbers) -> Settled:
-        postgres_id = self._store.identity()
-        return self._tiers.run(self._tiers.stubs.settle(ref, counters, postgres_id=postgres_id))
+    def _send_counters(self, ref: QueueRef, counters: ColdCounters) -> ColdSyncResult:
+        postgres_id = self._store.read_identity()
+        return self._tiers.run(self._tiers.stubs.sync_cold(ref, counters, postgres_id=postgres_id))
 
-    def _export(self, shard: int, drift: Drift) -> None:
-        with available():
+    def _add_to_totals(self, shard: int, drift: Drift) -> None:
+        with translate_errors():
             for name, count in asdict(drift).items():
                 self._tiers.valkey.hincrby(keys.meta(shard), f"drift_{name}", count)

@@ -35,15 +35,15 @@ from functools import cached_property, partial
 from threading import Event, Thread
 from typing import Any
 
-from headrace.cold.audit import Audit, Drift
-from headrace.cold.figures import MoverFigures
+from headrace.cold.audit import Drift, TierAudit
+from headrace.cold.mover_metrics import MoverMetrics
 from headrace.cold.placed import PlacedRows
-from headrace.cold.settings import SettingsKeeper
-from headrace.cold.shares import EVERY_S as SHARE_EVERY_S
-from headrace.cold.shares import ShareRounds
-from headrace.cold.store import Delta, leaving
+from headrace.cold.settings import SettingsRestorer
+from headrace.cold.shares import ROUND_INTERVAL_S as SHARE_EVERY_S
+from headrace.cold.shares import ShareRoundRunner
+from headrace.cold.store import CounterDelta, compute_removal
 from headrace.cold.tiers import Tiers
-from headrace.cold.valkey_watch import ValkeyWatch
+from headrace.cold.valkey_losses import ValkeyLossDetector
 from headrace.errors import (
     DatabaseUnavailable,
     HeadraceError,
@@ -52,14 +52,14 @@ from headrace.errors import (
     QueueUnavailable,
     WrongDatabase,
 )
-from headrace.model.job import new_job_id
-from headrace.model.names import QueueRef, name_problem
+from headrace.model.job import make_job_id
+from headrace.model.names import QueueRef, find_name_problem
 from headrace.postgres.connect import IDLE_IN_TRANSACTION_S, Connection
 from headrace.queue import keys
-from headrace.queue.scripts import ColdNumbers, ColdRow, DeadFilter, PlacedRow, Refilled, Room, Stubs
-from headrace.valkey.connect import ScriptError, available, node_of
+from headrace.queue.scripts import ColdCounters, ColdRow, DeadFilter, PlacedRow, RefillResult, RefillState, Stubs
+from headrace.valkey.connect import ScriptError, find_node, translate_errors
 from headrace.valkey.durability import CopySafety, RefillAfter
-from headrace.valkey.scripts import Call, run
+from headrace.valkey.scripts import ScriptCall, run
 
 log = logging.getLogger(__name__)
 
@@ -70,14 +70,14 @@ LOOK_AHEAD_MS = 30_000.0  # delayed jobs are moved to Valkey this long before th
 RECONNECT_S = 1.0
 STOP_S = 10.0  # how long shards may take to stop; the thread of a hanging shard ends with the process
 # A mover that was paused for longer than this since it read a queue's state may have lost its lock.
-SURE_OF_LOCK_MS = (IDLE_IN_TRANSACTION_S - 2.0) * 1000
-HOPELESS = 10  # placing rows one by one ends after this many failures
+LOCK_VALID_MS = (IDLE_IN_TRANSACTION_S - 2.0) * 1000
+MAX_FAILED_ROWS = 10  # placing rows one by one ends after this many failures
 
 IDLE_WAIT_S = 0.25  # how long to block for refill requests of one shard
 BUSY_WAIT_S = 0.005  # the same within BUSY_S after a request
 BUSY_S = 1.0
-HUNGRY_PAGE = 100
-ATTEND_S = 0.05  # interval of serving refill requests during a sweep
+REQUEST_PAGE = 100
+REQUEST_CHECK_S = 0.05  # interval of serving refill requests during a sweep
 MAX_PLACED = 100_000  # rows of a shard that are placed and not yet deleted
 DELETE_BATCH = 5000
 AUDIT_SLICE_S = 0.1  # how long an audit runs before other work of the shard
@@ -97,42 +97,42 @@ class MoverOptions:
 
 
 @dataclass
-class Batch:
+class RefillBatch:
     """Outcomes of claimed rows."""
 
-    gone: list[ColdRow] = field(default_factory=list[ColdRow])  # their jobs are in Valkey
+    placed: list[ColdRow] = field(default_factory=list[ColdRow])  # their jobs are in Valkey
     expired: list[ColdRow] = field(default_factory=list[ColdRow])
-    aside: list[tuple[ColdRow, str]] = field(default_factory=list[tuple[ColdRow, str]])  # row, reason
+    quarantined: list[tuple[ColdRow, str]] = field(default_factory=list[tuple[ColdRow, str]])  # row, reason
     full: bool = False  # some rows did not fit
     valkey_epoch: int | None = None
 
     @property
-    def placed(self) -> list[PlacedRow]:
-        return [PlacedRow(row.seq, row.job_id) for row in self.gone]
+    def placed_rows(self) -> list[PlacedRow]:
+        return [PlacedRow(row.seq, row.job_id) for row in self.placed]
 
     @property
     def handled(self) -> set[int]:
         """Return the numbers of the rows that must not be claimed again."""
-        return {row.seq for row in (*self.gone, *self.expired, *(row for row, _ in self.aside))}
+        return {row.seq for row in (*self.placed, *self.expired, *(row for row, _ in self.quarantined))}
 
     def counts(self) -> dict[str, int]:
         """Return the number of rows by op, as label values of the metric."""
-        return {"refill": len(self.gone), "expire": len(self.expired), "quarantine": len(self.aside)}
+        return {"refill": len(self.placed), "expire": len(self.expired), "quarantine": len(self.quarantined)}
 
-    def set_aside(self, row: ColdRow, reason: str) -> None:
-        self.aside.append((row, reason))
+    def quarantine(self, row: ColdRow, reason: str) -> None:
+        self.quarantined.append((row, reason))
 
-    def apply(self, rows: Sequence[ColdRow], refilled: Refilled) -> None:
+    def apply(self, rows: Sequence[ColdRow], refilled: RefillResult) -> None:
         """Add the result of a refill call with these rows."""
         self.valkey_epoch = refilled.valkey_epoch
         self.full = len(refilled.answers) < len(rows)
         for row, answer in zip(rows, refilled.answers, strict=False):
-            if answer == Refilled.EXPIRED:
+            if answer == RefillResult.EXPIRED:
                 self.expired.append(row)
-            elif answer == Refilled.ID_IN_USE:
-                self.set_aside(row, "a job with this id is already in Valkey")
+            elif answer == RefillResult.ID_IN_USE:
+                self.quarantine(row, "a job with this id is already in Valkey")
             else:
-                self.gone.append(row)
+                self.placed.append(row)
 
 
 class Mover:
@@ -144,28 +144,28 @@ class Mover:
         options: MoverOptions | None = None,
         name: str | None = None,
         shards: Sequence[int] | None = None,
-        figures: MoverFigures | None = None,
+        metrics: MoverMetrics | None = None,
     ) -> None:
-        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{new_job_id()[-6:]}"
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{make_job_id()[-6:]}"
         self._tiers = tiers
         self._store = tiers.store
         self._options = options or MoverOptions()
-        self._audit = Audit(tiers, self._adopt)
-        self._settings = SettingsKeeper(tiers)
-        self._valkey_watch = ValkeyWatch(tiers)
-        self._shares = ShareRounds(tiers)
+        self._audit = TierAudit(tiers, self._adopt_placed)
+        self._settings = SettingsRestorer(tiers)
+        self._loss_detector = ValkeyLossDetector(tiers)
+        self._shares = ShareRoundRunner(tiers)
         self._share_at = 0.0
         self._tokens: dict[int, int] = {}  # fencing tokens of the shards that this mover leads
         self._safety: dict[int, CopySafety] = {}
         self._placed: defaultdict[int, dict[QueueRef, PlacedRows]] = defaultdict(dict)  # by shard
-        self._put_off: set[QueueRef] = set()  # queues to refill after placed rows are deleted
+        self._deferred: set[QueueRef] = set()  # queues to refill after placed rows are deleted
         self._shards = shards
-        self._parts: list[Mover] = []  # one per shard, if each has its own thread
-        self.figures = figures or MoverFigures(self.count_led)
-        self._failed: dict[int, str] = {}  # last error since the last sweep, by shard
+        self._shard_movers: list[Mover] = []  # one per shard, if each has its own thread
+        self.metrics = metrics or MoverMetrics(self.count_led)
+        self._last_errors: dict[int, str] = {}  # last error since the last sweep, by shard
         self._renew_at = 0.0
-        self._fed_at = 0.0  # time of the last refill request
-        self._attend_at = 0.0
+        self._last_request_at = 0.0  # time of the last refill request
+        self._next_request_check_at = 0.0
         self._sweep_at: dict[int, float] = {}
         self._audit_at: dict[int, float] = {}
         self._auditing: dict[int, Iterator[Drift]] = {}  # audits in progress, by shard
@@ -177,11 +177,11 @@ class Mover:
     def run_forever(self, stop: Event) -> None:
         """Run until `stop` is set, each shard in a thread with its own connections, so that a shard whose server is
         unavailable, or whose scripts fail, delays only its own jobs."""
-        shards = self._await_shards(stop)
+        shards = self._wait_for_shards(stop)
         if len(shards) == 1:
-            self._run_until(stop)
+            self._run_until_stopped(stop)
             return
-        threads = [Thread(target=self._run_part, args=[shard, stop], name=f"mover-{shard}") for shard in shards]
+        threads = [Thread(target=self._run_shard, args=[shard, stop], name=f"mover-{shard}") for shard in shards]
         for thread in threads:
             thread.daemon = True
             thread.start()
@@ -192,43 +192,43 @@ class Mover:
 
     def count_led(self) -> int:
         """Return the number of shards that this process leads."""
-        return len(self._tokens) + sum(part.count_led() for part in self._parts)
+        return len(self._tokens) + sum(part.count_led() for part in self._shard_movers)
 
-    def _all_shards(self) -> Sequence[int]:
+    def _list_shards(self) -> Sequence[int]:
         return range(self._stubs.shards) if self._shards is None else self._shards
 
-    def _await_shards(self, stop: Event) -> Sequence[int]:
+    def _wait_for_shards(self, stop: Event) -> Sequence[int]:
         """Return the shards to serve, once their number was read from Valkey; none if `stop` is set before."""
         while not stop.is_set():
             try:
-                return self._all_shards()
+                return self._list_shards()
             except HeadraceError as error:
-                self._note_failure(error)
+                self._record_failure(error)
                 stop.wait(RECONNECT_S)
         return ()
 
-    def _run_part(self, shard: int, stop: Event) -> None:
+    def _run_shard(self, shard: int, stop: Event) -> None:
         while not stop.is_set():
             try:
-                with self._tiers.reconnected() as tiers:
-                    part = Mover(tiers, self._options, self.name, [shard], self.figures)
-                    self._parts.append(part)
+                with self._tiers.open_copy() as tiers:
+                    part = Mover(tiers, self._options, self.name, [shard], self.metrics)
+                    self._shard_movers.append(part)
                     part.run_forever(stop)
             except QueueUnavailable as error:  # the client of a cluster connects in its constructor
-                self._note_failure(error, shard)
+                self._record_failure(error, shard)
                 stop.wait(RECONNECT_S)
 
-    def _run_until(self, stop: Event) -> None:
+    def _run_until_stopped(self, stop: Event) -> None:
         while not stop.is_set():
             try:
-                self.turn()
+                self.run_once()
             except Exception as error:  # a server is unavailable or not migrated, or a script failed
-                self._note_failure(error, *self._all_shards())
+                self._record_failure(error, *self._list_shards())
                 stop.wait(RECONNECT_S)
         self.resign()
 
-    def _note_failure(self, error: Exception, *shards: int) -> None:
-        self.figures.sweeps.failed(error, shards)
+    def _record_failure(self, error: Exception, *shards: int) -> None:
+        self.metrics.sweeps.record_failure(error, shards)
         action = "unavailable" if isinstance(error, HeadraceError) else "mover_failed"
         log.warning(
             "could not move jobs of shards %s, retrying: %s",
@@ -238,27 +238,27 @@ class Mover:
             extra={"action": action},
         )
 
-    def turn(self) -> None:
+    def run_once(self) -> None:
         """Renew leadership; then do the work that is due in each shard, or wait for refill requests."""
-        self.elect()
+        self.renew_leadership()
         if not self._tokens:
             time.sleep(min(1.0, self._options.lease_s / 3))
             return
         for shard in list(self._tokens):
-            self._turn_of(shard)
+            self._serve_shard(shard)
 
-    def _turn_of(self, shard: int) -> None:
+    def _serve_shard(self, shard: int) -> None:
         now = time.monotonic()
         if now >= self._sweep_at.get(shard, 0.0):
             self._sweep_at[shard] = now + self._options.every_s
             self.sweep(shard)
-            self.figures.sweeps.done(time.monotonic() - now, (shard,))
-        self._audit_some(shard)
+            self.metrics.sweeps.record_success(time.monotonic() - now, (shard,))
+        self._continue_audit(shard)
         self._share_out(shard)
         self._delete_safe(shard)
-        put_off, self._put_off = self._put_off, set()
-        for ref in [*put_off, *self._hungry(shard)]:
-            self.visit(ref)
+        put_off, self._deferred = self._deferred, set()
+        for ref in [*put_off, *self._wait_for_refill_requests(shard)]:
+            self.refill_queue(ref)
 
     def _share_out(self, shard: int) -> None:
         """Start a round of sharing out the quotas of projects and organisations, once per second. Only the mover that
@@ -266,15 +266,15 @@ class Mover:
         now = time.monotonic()
         if shard == 0 and now >= self._share_at:
             self._share_at = now + SHARE_EVERY_S
-            self._shares.begin()
+            self._shares.start_round()
 
-    def _audit_some(self, shard: int) -> None:
+    def _continue_audit(self, shard: int) -> None:
         """Start an audit if it is due, and continue it for AUDIT_SLICE_S: it visits every queue, and refill requests
         must not wait for its end. After an audit, remove old dead jobs."""
         now = time.monotonic()
         if shard not in self._auditing and now >= self._audit_at.setdefault(shard, now):
             self._audit_at[shard] = now + self._options.audit_every_s
-            self._auditing[shard] = self.figures.counted(self._audit.steps(shard))
+            self._auditing[shard] = self.metrics.track_audit(self._audit.run_incrementally(shard))
         steps = self._auditing.pop(shard, None)
         if steps is None:
             return
@@ -286,13 +286,13 @@ class Mover:
 
     # Leading
 
-    def elect(self) -> None:
+    def renew_leadership(self) -> None:
         """Acquire the leadership of shards without a leader, and renew it for shards that this mover leads."""
         now = time.monotonic()
         if now < self._renew_at:
             return
         self._renew_at = now + self._options.lease_s / 3
-        for shard in self._all_shards():
+        for shard in self._list_shards():
             token = run(self._tiers.valkey, self._stubs.elect(shard, self.name, int(self._options.lease_s * 1000)))
             if token and self._tokens.get(shard) != token:
                 log.info("became mover of shard %d", shard, extra={"action": "elected"})
@@ -302,7 +302,7 @@ class Mover:
                 self._tokens.pop(shard, None)
                 self._placed.pop(shard, None)  # the next leader reads them from Valkey
         if not self._tokens:
-            self.figures.sweeps.stands_by(tuple(self._all_shards()))
+            self.metrics.sweeps.record_standby(tuple(self._list_shards()))
 
     def resign(self) -> None:
         """Give up leadership, so that another mover can lead at once. Does not affect a mover that has already taken
@@ -314,142 +314,142 @@ class Mover:
                 pass  # the lease expires
         self._tokens = {}
         self._placed.clear()
-        self._shares.end(STOP_S)
+        self._shares.wait(STOP_S)
         for safety in self._safety.values():
             safety.close()
         self._safety = {}
 
-    def _lost(self, shard: int) -> None:
-        self.figures.sweeps.superseded((shard,))
+    def _drop_leadership(self, shard: int) -> None:
+        self.metrics.sweeps.record_superseded((shard,))
         self._tokens.pop(shard, None)
         self._placed.pop(shard, None)
         self._renew_at = 0.0
 
     # Refill requests and sweeps
 
-    def _hungry(self, shard: int) -> list[QueueRef]:
+    def _wait_for_refill_requests(self, shard: int) -> list[QueueRef]:
         """Return queues that requested a refill. Block for the first one up to IDLE_WAIT_S, or BUSY_WAIT_S if any shard
         had a request within BUSY_S or is being audited: shards are served in turn, and an idle one must not delay the
         others."""
         idle_s = min(IDLE_WAIT_S, self._options.every_s)
-        idle = time.monotonic() > self._fed_at + BUSY_S and not self._auditing.keys() & self._tokens.keys()
+        idle = time.monotonic() > self._last_request_at + BUSY_S and not self._auditing.keys() & self._tokens.keys()
         wait_s = idle_s if idle else BUSY_WAIT_S
-        key = keys.hungry(shard)
-        with available():
+        key = keys.refill_requests(shard)
+        with translate_errors():
             first: Any = self._tiers.valkey.bzpopmin(key, timeout=wait_s)
             if first is None:
                 return []
-            more: Any = self._tiers.valkey.zpopmin(key, HUNGRY_PAGE)
-        self._fed_at = time.monotonic()
-        return _refs([first[1], *(part for part, _ in more)])
+            more: Any = self._tiers.valkey.zpopmin(key, REQUEST_PAGE)
+        self._last_request_at = time.monotonic()
+        return _parse_refs([first[1], *(part for part, _ in more)])
 
     def sweep(self, shard: int) -> None:
         """Do a shard's periodic work: restore settings, check for lost data, move dead jobs, expire rows, sync
         counters, and visit every queue with a backlog or in cold mode, in case a refill request was lost."""
         try:
-            self._tiers.check_postgres(shard, anew=True)
+            self._tiers.check_postgres(shard, refresh=True)
         except WrongDatabase as error:
-            self._say(shard, str(error))
+            self._report_status(shard, str(error))
             raise
         self._settings.restore_if_needed(shard)  # first: workers wait for it
-        self._valkey_watch.look(shard)
-        self._watch_timeline(shard)
-        with available():
-            node = node_of(self._tiers.valkey, keys.meta(shard))
+        self._loss_detector.check(shard)
+        self._check_timeline(shard)
+        with translate_errors():
+            node = find_node(self._tiers.valkey, keys.meta(shard))
             clock: Any = node.time()
             cold: Any = node.smembers(keys.cold(shard))
             buried: Any = node.smembers(keys.buried(shard))
         now_ms = clock[0] * 1000 + clock[1] / 1000
-        backlog = {queue.ref for queue in self._store.backlog(shard, now_ms, now_ms + LOOK_AHEAD_MS)}
-        self._attend_at = time.monotonic() + ATTEND_S
-        for ref in _refs(buried):
-            self._guarded(ref, self._move_dead)
-            self._attend()
+        backlog = {queue.ref for queue in self._store.list_queues_with_work(shard, now_ms, now_ms + LOOK_AHEAD_MS)}
+        self._next_request_check_at = time.monotonic() + REQUEST_CHECK_S
+        for ref in _parse_refs(buried):
+            self._run_guarded(ref, self._move_dead_jobs)
+            self._serve_refill_requests()
         for ref in sorted(backlog):
-            self._guarded(ref, self._expire)
-            self._guarded(ref, self._audit.tell)
-            self._attend()
-        for ref in sorted(backlog.union(_refs(cold))):
-            self.visit(ref)
-            self._attend()
+            self._run_guarded(ref, self._expire)
+            self._run_guarded(ref, self._audit.sync_queue)
+            self._serve_refill_requests()
+        for ref in sorted(backlog.union(_parse_refs(cold))):
+            self.refill_queue(ref)
+            self._serve_refill_requests()
         self._report_losses(shard)
-        self._say(shard, self._failed.pop(shard, ""))
+        self._report_status(shard, self._last_errors.pop(shard, ""))
 
     # Events of PostgreSQL
 
-    def _watch_timeline(self, shard: int) -> None:
+    def _check_timeline(self, shard: int) -> None:
         """Detect that PostgreSQL was promoted or recovered, record it, and start an audit."""
         timeline = self._store.read_timeline()
-        with available():
+        with translate_errors():
             known: Any = self._tiers.valkey.hget(keys.meta(shard), "postgres_timeline")
         if not timeline or (known and known.decode() == timeline):
             return
         if known:
             description = f"System identifier and timeline were {known.decode()} and are {timeline}."
             log.warning("PostgreSQL was promoted or recovered: %s", description, extra={"action": "server_event"})
-            self._store.forget_ids()
+            self._store.clear_id_cache()
             self._store.record_event("postgres", shard, "promoted", description)
             self._audit_at[shard] = 0.0
-        with available():
+        with translate_errors():
             self._tiers.valkey.hset(keys.meta(shard), "postgres_timeline", timeline)
 
     def _report_losses(self, shard: int) -> None:
         """Record the accepted jobs that a restored PostgreSQL does not have, as found by `sync_cold`."""
         key, taken = keys.losses(shard), keys.losses(shard) + ":taken"
-        with available():
+        with translate_errors():
             if not self._tiers.valkey.exists(taken):
                 if not self._tiers.valkey.exists(key):
                     return
                 self._tiers.valkey.rename(key, taken)
             fields: Any = self._tiers.valkey.hgetall(taken)
-        losses = {keys.queue_of_part(part.decode()): int(missing) for part, missing in fields.items()}
+        losses = {keys.parse_queue_part(part.decode()): int(missing) for part, missing in fields.items()}
         description = f"Totals of {len(losses)} queues decreased: it was restored to an earlier point."
         log.error("PostgreSQL was restored to an earlier point: %s missing", losses, extra={"action": "server_event"})
         self._store.record_event("postgres", shard, "went back", description, losses)
-        with available():
+        with translate_errors():
             self._tiers.valkey.delete(taken)
         self._audit_at[shard] = 0.0
 
-    def _attend(self) -> None:
+    def _serve_refill_requests(self) -> None:
         """Serve pending refill requests of all shards this mover leads, at most every REQUEST_CHECK_S, so that a long
         sweep does not delay them."""
-        if time.monotonic() < self._attend_at:
+        if time.monotonic() < self._next_request_check_at:
             return
         for shard in list(self._tokens):
-            with available():
-                requests: Any = self._tiers.valkey.zpopmin(keys.hungry(shard), HUNGRY_PAGE)
-            for ref in _refs(part for part, _ in requests):
-                self.visit(ref)
-        self._attend_at = time.monotonic() + ATTEND_S
+            with translate_errors():
+                requests: Any = self._tiers.valkey.zpopmin(keys.refill_requests(shard), REQUEST_PAGE)
+            for ref in _parse_refs(part for part, _ in requests):
+                self.refill_queue(ref)
+        self._next_request_check_at = time.monotonic() + REQUEST_CHECK_S
 
-    def visit(self, ref: QueueRef) -> None:
+    def refill_queue(self, ref: QueueRef) -> None:
         """Move what fits into Valkey, see `_run_guarded`."""
-        self._guarded(ref, self._visit)
+        self._run_guarded(ref, self._refill_queue)
 
-    def _guarded(self, ref: QueueRef, do: Callable[[QueueRef], None]) -> None:
+    def _run_guarded(self, ref: QueueRef, do: Callable[[QueueRef], None]) -> None:
         """Run `do` for a queue if this mover leads its shard. Errors of one queue are logged and do not stop the
         others; QueueUnavailable and DatabaseUnavailable are raised."""
-        shard = self._stubs.shard_of(ref)
+        shard = self._stubs.find_shard(ref)
         try:
             if shard in self._tokens:
-                self.elect()
+                self.renew_leadership()
                 if shard not in self._tokens:
                     raise MoverFenced  # paused for longer than the lease
                 do(ref)
         except MoverFenced:
-            self._lost(shard)
+            self._drop_leadership(shard)
         except (QueueUnavailable, DatabaseUnavailable) as error:
-            self._say(shard, str(error))
+            self._report_status(shard, str(error))
             raise
         except Exception as error:
             log.exception("could not move jobs of %s", ref, extra={"action": "mover_failed"})
-            self.figures.queue_failed()
-            self._failed[shard] = f"{' / '.join(vars(ref).values())}: {error}"
+            self.metrics.count_queue_failure()
+            self._last_errors[shard] = f"{' / '.join(vars(ref).values())}: {error}"
 
-    def _say(self, shard: int, error: str) -> None:
+    def _report_status(self, shard: int, error: str) -> None:
         """Store the mover's status for `headrace doctor`. `error` is empty if the sweep succeeded."""
         try:
-            with available():
+            with translate_errors():
                 status = {"name": self.name, "at": str(time.time_ns() // 1_000_000), "error": error[:500]}
                 for what, value in status.items():
                     self._tiers.valkey.hset(keys.meta(shard), f"mover_{what}", value)
@@ -458,50 +458,50 @@ class Mover:
 
     # Moving
 
-    def _visit(self, ref: QueueRef) -> None:
-        shard = self._stubs.shard_of(ref)
-        queue_id = self._store.queue_id(ref, shard)
+    def _refill_queue(self, ref: QueueRef) -> None:
+        shard = self._stubs.find_shard(ref)
+        queue_id = self._store.ensure_queue_id(ref, shard)
         self._delete_safe(shard)
         if shard not in self._tokens:
             raise MoverFenced
         for _ in range(BATCHES_PER_VISIT):
-            state = self._tiers.run(self._stubs.room(ref))
-            if state.placed != len(self._placed_of(ref)):
-                self._adopt(ref, queue_id)
-            if not state.refill or state.items == 0:
-                self._hold(ref, queue_id, state)
+            state = self._tiers.run(self._stubs.read_refill_state(ref))
+            if state.placed != len(self._get_placed(ref)):
+                self._adopt_placed(ref, queue_id)
+            if not state.needs_refill or state.items == 0:
+                self._promote_due(ref, queue_id, state)
                 return None
             if sum(map(len, self._placed[shard].values())) >= MAX_PLACED:
-                self._put_off.add(ref)
+                self._deferred.add(ref)
                 return None
-            batch = self._move(ref, queue_id, state) or self._move_delayed(ref, queue_id, state)
+            batch = self._refill_waiting(ref, queue_id, state) or self._refill_delayed(ref, queue_id, state)
             if batch is None:
-                return self._leave(ref, queue_id, state)
+                return self._leave_cold_mode(ref, queue_id, state)
             # A large job did not fit; a job that became due meanwhile may precede it and fit.
-            if batch.full and not self._hold(ref, queue_id, state):
+            if batch.full and not self._promote_due(ref, queue_id, state):
                 return None
         return None
 
     # Placed rows that are not deleted yet
 
-    def _safety_of(self, shard: int) -> CopySafety:
+    def _get_safety(self, shard: int) -> CopySafety:
         if shard not in self._safety:
             key = keys.meta(shard)
-            node = partial(node_of, self._tiers.valkey, key)
+            node = partial(find_node, self._tiers.valkey, key)
             self._safety[shard] = CopySafety(node, key, self._options.refill_after)
         return self._safety[shard]
 
-    def _placed_of(self, ref: QueueRef) -> PlacedRows:
-        return self._placed[self._stubs.shard_of(ref)].setdefault(ref, PlacedRows())
+    def _get_placed(self, ref: QueueRef) -> PlacedRows:
+        return self._placed[self._stubs.find_shard(ref)].setdefault(ref, PlacedRows())
 
-    def _adopt(self, ref: QueueRef, queue_id: int) -> None:
+    def _adopt_placed(self, ref: QueueRef, queue_id: int) -> None:
         """Take over rows that another mover placed and did not delete. They count as placed now, because the actual
         time is unknown."""
-        placed = self._placed_of(ref)
-        unconfirmed = self._tiers.unconfirmed(ref)
-        if unconfirmed and self._safety_of(self._stubs.shard_of(ref)).is_immediate():
-            self._tiers.confirm(ref, queue_id, unconfirmed)
-            placed.forget(unconfirmed)
+        placed = self._get_placed(ref)
+        unconfirmed = self._tiers.list_unconfirmed(ref)
+        if unconfirmed and self._get_safety(self._stubs.find_shard(ref)).is_immediate():
+            self._tiers.confirm_placed(ref, queue_id, unconfirmed)
+            placed.remove(unconfirmed)
         else:
             placed.keep_only({row.seq for row in unconfirmed})
             placed.add(unconfirmed, time.monotonic())
@@ -510,33 +510,33 @@ class Mover:
         """Do steps 4 and 5 for all rows whose copy in Valkey is safe."""
         if not any(self._placed[shard].values()):
             return
-        before = self._safety_of(shard).safe_before()
+        before = self._get_safety(shard).find_safe_time()
         for ref in list(self._placed[shard]):
-            self._guarded(ref, lambda ref: self._delete_placed(ref, before))
+            self._run_guarded(ref, lambda ref: self._delete_placed(ref, before))
 
     def _delete_placed(self, ref: QueueRef, before: float) -> None:
-        shard = self._stubs.shard_of(ref)
-        placed = self._placed_of(ref)
-        queue_id = self._store.queue_id(ref, shard)
+        shard = self._stubs.find_shard(ref)
+        placed = self._get_placed(ref)
+        queue_id = self._store.ensure_queue_id(ref, shard)
         while rows := placed.take_safe(before, DELETE_BATCH):
             try:
-                kept = self._still_placed(shard, ref, rows)
+                kept = self._filter_placed(shard, ref, rows)
                 if kept:
-                    counters = self._tiers.confirm(ref, queue_id, kept)
+                    counters = self._tiers.confirm_placed(ref, queue_id, kept)
                     if counters.version == placed.version + 1:  # no other change of the queue's rows
                         placed.version = counters.version
                 if len(kept) < len(rows):
                     placed.restart()
             except BaseException:
-                placed.add_again(rows)
+                placed.put_back(rows)
                 raise
-            placed.forget(rows)
+            placed.remove(rows)
         if not placed:
             self._placed[shard].pop(ref, None)
 
-    def _still_placed(self, shard: int, ref: QueueRef, rows: Sequence[PlacedRow]) -> list[PlacedRow]:
+    def _filter_placed(self, shard: int, ref: QueueRef, rows: Sequence[PlacedRow]) -> list[PlacedRow]:
         """Return the rows that are still in Valkey. Others were lost in a failover to a replica that was behind."""
-        with available():
+        with translate_errors():
             flags: Any = self._tiers.valkey.smismember(keys.moving(shard, ref), [row.seq for row in rows])
         kept = [row for row, flag in zip(rows, flags, strict=True) if flag]
         if len(kept) < len(rows):
@@ -546,185 +546,197 @@ class Mover:
 
     # One batch
 
-    def _hold(self, ref: QueueRef, queue_id: int, state: Room) -> bool:
+    def _promote_due(self, ref: QueueRef, queue_id: int, state: RefillState) -> bool:
         """Mark delayed rows that are due as waiting, because the queue has no room. Return whether there were any."""
         with self._store.transaction() as conn:
             self._store.lock_mover(conn, queue_id)
-            placed = self._placed_of(ref).rows
-            delta, details = self._store.promote(conn, queue_id, state.now_ms, SWEEP_BATCH, placed)
+            placed = self._get_placed(ref).rows
+            delta, details = self._store.promote_due(conn, queue_id, state.now_ms, SWEEP_BATCH, placed)
             if not delta.waiting:
                 return False
-            counters = self._store.change(conn, queue_id, delta, details, valkey_epoch=state.valkey_epoch or None)
-        self._tiers.tell(ref, counters)
+            counters = self._store.update_counters(
+                conn, queue_id, delta, details, valkey_epoch=state.valkey_epoch or None
+            )
+        self._tiers.sync_counters(ref, counters)
         return True
 
-    def _move(self, ref: QueueRef, queue_id: int, state: Room) -> Batch | None:
-        most, placed = min(self._options.batch, state.items), self._placed_of(ref)
+    def _refill_waiting(self, ref: QueueRef, queue_id: int, state: RefillState) -> RefillBatch | None:
+        most, placed = min(self._options.batch, state.items), self._get_placed(ref)
 
         def claim(conn: Connection, version: int) -> list[ColdRow]:
             return self._claim(conn, queue_id, placed, version, most, state.bytes)
 
-        return self._transfer(ref, queue_id, state, claim)
+        return self._move_batch(ref, queue_id, state, claim)
 
     def _claim(
-        self, conn: Connection, queue_id: int, placed: PlacedRows, version: int, most: int, size: int
+        self, conn: Connection, queue_id: int, placed: PlacedRows, version: int, limit: int, size: int
     ) -> list[ColdRow]:
         """Return the next rows, in order, that are not placed yet."""
         now = time.monotonic()
-        if placed.position is not None and placed.can_go_on(version, now):
-            return self._store.claim_after(conn, queue_id, most, size, placed.position)
-        placed.has_scanned(version, now)
+        if placed.position is not None and placed.can_continue(version, now):
+            return self._store.claim_after(conn, queue_id, limit, size, placed.position)
+        placed.record_scan(version, now)
         if not placed:
-            return self._store.claim(conn, queue_id, most, size)
-        return self._store.claim_but(conn, queue_id, most, size, placed.rows)
+            return self._store.claim(conn, queue_id, limit, size)
+        return self._store.claim_unplaced(conn, queue_id, limit, size, placed.rows)
 
-    def _move_delayed(self, ref: QueueRef, queue_id: int, state: Room) -> Batch | None:
+    def _refill_delayed(self, ref: QueueRef, queue_id: int, state: RefillState) -> RefillBatch | None:
         most, until = min(self._options.batch, state.items), state.now_ms + LOOK_AHEAD_MS
-        placed = self._placed_of(ref).rows
+        placed = self._get_placed(ref).rows
 
         def claim(conn: Connection, _: int) -> list[ColdRow]:
             return self._store.claim_delayed(conn, queue_id, most, state.bytes, until, placed)
 
-        return self._transfer(ref, queue_id, state, claim)
+        return self._move_batch(ref, queue_id, state, claim)
 
-    def _transfer(
-        self, ref: QueueRef, queue_id: int, state: Room, claim: Callable[[Connection, int], list[ColdRow]]
-    ) -> Batch | None:
+    def _move_batch(
+        self, ref: QueueRef, queue_id: int, state: RefillState, claim: Callable[[Connection, int], list[ColdRow]]
+    ) -> RefillBatch | None:
         """Do steps 1 to 3 for one batch, and also 4 and 5 if its copy is safe at once. None: there are no rows to
         move."""
-        is_immediate = self._safety_of(self._stubs.shard_of(ref)).is_immediate()
+        is_immediate = self._get_safety(self._stubs.find_shard(ref)).is_immediate()
         with self._store.transaction() as conn:
             if not is_immediate:
-                self._store.place_quickly(conn)
+                self._store.disable_synchronous_commit(conn)
             rows = claim(conn, self._store.lock_mover(conn, queue_id))
             if not rows:
                 return None
-            batch = self._refill(ref, rows, state.now_ms + SURE_OF_LOCK_MS)
-            counters = self._delete(conn, queue_id, batch, is_immediate=is_immediate)
-        self._note_placed(ref, rows, batch, counters, is_immediate=is_immediate)
+            batch = self._place_rows(ref, rows, state.now_ms + LOCK_VALID_MS)
+            counters = self._delete_rows(conn, queue_id, batch, is_immediate=is_immediate)
+        self._record_placed(ref, rows, batch, counters, is_immediate=is_immediate)
         return batch
 
-    def _note_placed(
-        self, ref: QueueRef, rows: Sequence[ColdRow], batch: Batch, counters: ColdNumbers | None, *, is_immediate: bool
+    def _record_placed(
+        self,
+        ref: QueueRef,
+        rows: Sequence[ColdRow],
+        batch: RefillBatch,
+        counters: ColdCounters | None,
+        *,
+        is_immediate: bool,
     ) -> None:
         """Update metrics, placed rows and the counters in Valkey after the commit of a batch."""
-        self.figures.moved(**batch.counts())
-        placed = self._placed_of(ref)
+        self.metrics.count_rows(**batch.counts())
+        placed = self._get_placed(ref)
         if not is_immediate:
-            placed.add(batch.placed, time.monotonic())
+            placed.add(batch.placed_rows, time.monotonic())
             if not any(row.delayed for row in rows):
                 placed.advance(rows, batch.handled)
         if counters is not None:
-            self._tiers.tell(ref, counters, [row.seq for row in batch.gone] if is_immediate else ())
+            self._tiers.sync_counters(ref, counters, [row.seq for row in batch.placed] if is_immediate else ())
 
-    def _refill(self, ref: QueueRef, rows: Sequence[ColdRow], until_ms: float) -> Batch:
+    def _place_rows(self, ref: QueueRef, rows: Sequence[ColdRow], until_ms: float) -> RefillBatch:
         """Do step 3. An invalid row is quarantined, and the others are tried again."""
-        batch = Batch()
+        batch = RefillBatch()
         remaining: list[ColdRow] = []
         for row in rows:
-            if problem := unfit(row):
-                batch.set_aside(row, problem)
+            if problem := find_row_problem(row):
+                batch.quarantine(row, problem)
             else:
                 remaining.append(row)
         while remaining:
             try:
-                batch.apply(remaining, self._tiers.run(self._placing(ref, until_ms, remaining)))
+                batch.apply(remaining, self._tiers.run(self._make_refill_call(ref, until_ms, remaining)))
                 break
             except MemoryFull:
                 batch.full = True
                 break
             except ScriptError as error:
-                rejected = poison(error, remaining)
+                rejected = find_rejected_row(error, remaining)
                 if rejected is None:
-                    return self._refill_one_by_one(ref, batch, remaining, until_ms)
-                batch.set_aside(rejected, "a numeric column is invalid")
+                    return self._place_one_by_one(ref, batch, remaining, until_ms)
+                batch.quarantine(rejected, "a numeric column is invalid")
                 remaining.remove(rejected)
         return batch
 
-    def _placing(self, ref: QueueRef, until_ms: float, rows: Sequence[ColdRow]) -> Call[Refilled]:
-        return self._stubs.refill(ref, self._token(ref), until_ms, rows, self._store.identity())
+    def _make_refill_call(self, ref: QueueRef, until_ms: float, rows: Sequence[ColdRow]) -> ScriptCall[RefillResult]:
+        return self._stubs.refill(ref, self._get_token(ref), until_ms, rows, self._store.read_identity())
 
-    def _refill_one_by_one(self, ref: QueueRef, batch: Batch, rows: Sequence[ColdRow], until_ms: float) -> Batch:
+    def _place_one_by_one(
+        self, ref: QueueRef, batch: RefillBatch, rows: Sequence[ColdRow], until_ms: float
+    ) -> RefillBatch:
         """Place rows one by one after the script failed on an unknown row. Rows that fail are quarantined if another
         one was placed; if none was, the rows are not at fault: they stay, and the error is raised."""
         failed: list[tuple[ColdRow, ScriptError]] = []
         for row in rows:
             try:
-                batch.apply([row], self._tiers.run(self._placing(ref, until_ms, [row])))
+                batch.apply([row], self._tiers.run(self._make_refill_call(ref, until_ms, [row])))
             except ScriptError as error:
                 failed.append((row, error))
-            if batch.full or len(failed) == HOPELESS:
+            if batch.full or len(failed) == MAX_FAILED_ROWS:
                 break
-        if failed and not batch.gone:
+        if failed and not batch.placed:
             raise failed[0][1]
         for row, error in failed:
-            batch.set_aside(row, str(error)[:500])
+            batch.quarantine(row, str(error)[:500])
         return batch
 
-    def _token(self, ref: QueueRef) -> int:
-        return self._tokens[self._stubs.shard_of(ref)]
+    def _get_token(self, ref: QueueRef) -> int:
+        return self._tokens[self._stubs.find_shard(ref)]
 
-    def _delete(self, conn: Connection, queue_id: int, batch: Batch, *, is_immediate: bool) -> ColdNumbers | None:
+    def _delete_rows(
+        self, conn: Connection, queue_id: int, batch: RefillBatch, *, is_immediate: bool
+    ) -> ColdCounters | None:
         """Do step 4 without the commit. Placed rows stay unless their copy is safe at once. Return the counters; None
         if no row was deleted."""
-        placed = batch.gone if is_immediate else []
+        placed = batch.placed if is_immediate else []
         if not is_immediate:
-            if not batch.expired and not batch.aside:
+            if not batch.expired and not batch.quarantined:
                 return None
-            self._store.place_durably(conn)
+            self._store.restore_synchronous_commit(conn)
         if placed or batch.expired:
             self._store.delete(conn, [row.seq for row in (*placed, *batch.expired)])
-        if batch.aside:
-            reasons = {row.seq: reason for row, reason in batch.aside}
+        if batch.quarantined:
+            reasons = {row.seq: reason for row, reason in batch.quarantined}
             self._store.quarantine(conn, reasons)
             log.error("quarantined rows that cannot be refilled: %s", reasons, extra={"action": "quarantined"})
-        removed = [*placed, *batch.expired, *(row for row, _ in batch.aside)]
-        counts = {"refilled": len(placed), "expired": len(batch.expired), "quarantined": len(batch.aside)}
-        delta, details = leaving(removed, **counts)
-        return self._store.change(conn, queue_id, delta, details, valkey_epoch=batch.valkey_epoch)
+        removed = [*placed, *batch.expired, *(row for row, _ in batch.quarantined)]
+        counts = {"refilled": len(placed), "expired": len(batch.expired), "quarantined": len(batch.quarantined)}
+        delta, details = compute_removal(removed, **counts)
+        return self._store.update_counters(conn, queue_id, delta, details, valkey_epoch=batch.valkey_epoch)
 
-    def _leave(self, ref: QueueRef, queue_id: int, state: Room) -> None:
+    def _leave_cold_mode(self, ref: QueueRef, queue_id: int, state: RefillState) -> None:
         """End cold mode if no row waits: close the epoch while spills are blocked, then reopen the queue in Valkey."""
-        if not state.cold or not state.leave:
+        if not state.cold_mode or not state.may_leave_cold:
             return
-        batch, rows, most = Batch(), [], min(self._options.batch, state.items)
-        is_immediate = self._safety_of(self._stubs.shard_of(ref)).is_immediate()
+        batch, rows, most = RefillBatch(), [], min(self._options.batch, state.items)
+        is_immediate = self._get_safety(self._stubs.find_shard(ref)).is_immediate()
         with self._store.transaction() as conn:
             self._store.lock_mover(conn, queue_id)
             self._store.lock_queue(conn, queue_id)
-            placed = list(self._placed_of(ref).rows)
-            counters: ColdNumbers | None = None
-            if rows := self._store.claim_but(conn, queue_id, most, state.bytes, placed):
-                batch = self._refill(ref, rows, state.now_ms + SURE_OF_LOCK_MS)
-                counters = self._delete(conn, queue_id, batch, is_immediate=is_immediate)
-                placed += [row.seq for row in batch.gone]
-            if closes := not self._store.claim_but(conn, queue_id, 1, 1, placed):
+            placed = list(self._get_placed(ref).rows)
+            counters: ColdCounters | None = None
+            if rows := self._store.claim_unplaced(conn, queue_id, most, state.bytes, placed):
+                batch = self._place_rows(ref, rows, state.now_ms + LOCK_VALID_MS)
+                counters = self._delete_rows(conn, queue_id, batch, is_immediate=is_immediate)
+                placed += [row.seq for row in batch.placed]
+            if closes := not self._store.claim_unplaced(conn, queue_id, 1, 1, placed):
                 epoch = batch.valkey_epoch or state.valkey_epoch or None
-                counters = self._store.change(
-                    conn, queue_id, Delta(), {}, valkey_epoch=epoch, close_epoch=state.cold_epoch
+                counters = self._store.update_counters(
+                    conn, queue_id, CounterDelta(), {}, valkey_epoch=epoch, close_epoch=state.cold_epoch
                 )
-        self._note_placed(ref, rows, batch, counters, is_immediate=is_immediate)
+        self._record_placed(ref, rows, batch, counters, is_immediate=is_immediate)
         if closes and counters is not None:
-            self._tiers.run(self._stubs.reopen(ref, self._token(ref), state.cold_epoch, counters.epoch))
+            self._tiers.run(self._stubs.leave_cold(ref, self._get_token(ref), state.cold_epoch, counters.epoch))
 
     # Sweeping
 
     def _expire(self, ref: QueueRef) -> None:
-        queue_id = self._store.queue_id(ref, self._stubs.shard_of(ref))
-        state = self._tiers.run(self._stubs.room(ref))
-        if state.placed != len(self._placed_of(ref)):
-            self._adopt(ref, queue_id)
+        queue_id = self._store.ensure_queue_id(ref, self._stubs.find_shard(ref))
+        state = self._tiers.run(self._stubs.read_refill_state(ref))
+        if state.placed != len(self._get_placed(ref)):
+            self._adopt_placed(ref, queue_id)
         while True:
             count, counters = self._store.expire(
                 queue_id,
                 state.now_ms,
                 SWEEP_BATCH,
                 state.valkey_epoch or None,
-                lambda: self._tiers.unconfirmed(ref),  # Valkey handles their TTL, and may have run them
+                lambda: self._tiers.list_unconfirmed(ref),  # Valkey handles their TTL, and may have run them
             )
-            self.figures.moved(expire=count)
+            self.metrics.count_rows(expire=count)
             if counters is not None:
-                self._tiers.tell(ref, counters)
+                self._tiers.sync_counters(ref, counters)
             if count < SWEEP_BATCH:
                 return
 
@@ -733,8 +745,8 @@ class Mover:
         only PostgreSQL is searched."""
         if self._options.keep_dead_s is None:
             return 0
-        with available():
-            clock: Any = node_of(self._tiers.valkey, keys.meta(shard)).time()
+        with translate_errors():
+            clock: Any = find_node(self._tiers.valkey, keys.meta(shard)).time()
         before_ms = clock[0] * 1000 - int(self._options.keep_dead_s * 1000)
         removed = 0
 
@@ -742,34 +754,34 @@ class Mover:
             nonlocal removed
             removed += self._tiers.remove_dead(ref, DeadFilter(buried_until_ms=before_ms - 1), None)
 
-        for queue in self._store.queues_with_dead(shard, before_ms):
-            self._guarded(queue.ref, remove)
-        self.figures.moved(remove=removed)
+        for queue in self._store.list_queues_with_old_dead(shard, before_ms):
+            self._run_guarded(queue.ref, remove)
+        self.metrics.count_rows(remove=removed)
         if removed:
             log.info("removed %d dead jobs of shard %d", removed, shard, extra={"action": "removed_dead"})
         return removed
 
-    def _move_dead(self, ref: QueueRef) -> None:
-        queue_id = self._store.queue_id(ref, self._stubs.shard_of(ref))
+    def _move_dead_jobs(self, ref: QueueRef) -> None:
+        queue_id = self._store.ensure_queue_id(ref, self._stubs.find_shard(ref))
         for _ in range(BATCHES_PER_VISIT):
             if not self._tiers.move_dead(ref, queue_id, self._options.batch):
                 return
 
 
-def _refs(parts: Iterable[bytes]) -> list[QueueRef]:
-    return [keys.queue_of_part(part.decode()) for part in parts]
+def _parse_refs(parts: Iterable[bytes]) -> list[QueueRef]:
+    return [keys.parse_queue_part(part.decode()) for part in parts]
 
 
-def unfit(row: ColdRow) -> str | None:
+def find_row_problem(row: ColdRow) -> str | None:
     """Return why a row cannot be placed, or None. Checks the names; the script checks the numeric columns."""
     for what in ("job_id", "task", "flow", "flow_type"):
         name: str = getattr(row, what)
-        if (name or what in ("job_id", "task")) and (problem := name_problem(name)):
+        if (name or what in ("job_id", "task")) and (problem := find_name_problem(name)):
             return f"{what} {problem}"
     return None
 
 
-def poison(error: ScriptError, rows: Iterable[ColdRow]) -> ColdRow | None:
+def find_rejected_row(error: ScriptError, rows: Iterable[ColdRow]) -> ColdRow | None:
     """Return the row that the script rejected (`POISON <number>`), or None for another error."""
     word, _, number = str(error).partition(" ")
     return next((row for row in rows if word == "POISON" and str(row.seq) == number), None)

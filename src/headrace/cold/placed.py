@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from headrace.queue.scripts import ColdRow, PlacedRow
 
-Position = tuple[int, float, int]
+RowPosition = tuple[int, float, int]
 """Position of a row in the refill order: priority, due ms, number."""
 
 RESCAN_ROWS = 2000
@@ -20,7 +20,7 @@ class PlacedRows:
     """Placed rows in the mover's memory. Valkey has the same numbers in `moving`, for the next mover."""
 
     rows: dict[int, PlacedRow] = field(default_factory=dict[int, PlacedRow])
-    position: Position | None = None  # claims continue after it
+    position: RowPosition | None = None  # claims continue after it
     version: int = -1  # of the queue in PostgreSQL when all rows before `position` were last known to be placed
     scanned_at: float = 0.0
     _batches: deque[tuple[float, list[PlacedRow]]] = field(default_factory=deque[tuple[float, list[PlacedRow]]])
@@ -34,19 +34,19 @@ class PlacedRows:
             self.rows.update((row.seq, row) for row in new)
             self._batches.append((placed_at, new))
 
-    def take_safe(self, before: float, most: int) -> list[PlacedRow]:
+    def take_safe(self, before: float, limit: int) -> list[PlacedRow]:
         """Return about `limit` rows that were placed before `before` (monotonic clock), oldest first. The caller must
         then call `remove` or `put_back`."""
         safe: list[PlacedRow] = []
-        while self._batches and self._batches[0][0] < before and len(safe) < most:
+        while self._batches and self._batches[0][0] < before and len(safe) < limit:
             safe += [row for row in self._batches.popleft()[1] if row.seq in self.rows]
         return safe
 
-    def add_again(self, rows: Sequence[PlacedRow]) -> None:
+    def put_back(self, rows: Sequence[PlacedRow]) -> None:
         """Put back rows from `take_safe` that could not be deleted."""
         self._batches.appendleft((0.0, [*rows]))
 
-    def forget(self, rows: Iterable[PlacedRow]) -> None:
+    def remove(self, rows: Iterable[PlacedRow]) -> None:
         for row in rows:
             self.rows.pop(row.seq, None)
 
@@ -66,14 +66,14 @@ class PlacedRows:
         """Let the next claim start from the first row again, skipping placed rows."""
         self.position, self.version = None, -1
 
-    def can_go_on(self, version: int, now: float) -> bool:
+    def can_continue(self, version: int, now: float) -> bool:
         """Return whether the next claim may start at `position`: no row before it can be unplaced, because PostgreSQL
         has not changed since. With many placed rows, changes are ignored for RESCAN_S, because a scan is expensive."""
         if self.position is None:
             return False
         return version == self.version or (len(self.rows) > RESCAN_ROWS and now < self.scanned_at + RESCAN_S)
 
-    def has_scanned(self, version: int, now: float) -> None:
+    def record_scan(self, version: int, now: float) -> None:
         self.version, self.scanned_at = version, now
 
     def advance(self, claimed: Sequence[ColdRow], handled: set[int]) -> None:

@@ -13,15 +13,15 @@ from typing import Any
 
 from headrace.cold.queries import QUERIES
 from headrace.errors import InvalidLimit, QuotaExceeded
-from headrace.model.quotas import DEFAULT, MOST, Quota, TenantRef, Values
+from headrace.model.quotas import DEFAULT_TENANT, MAX_QUOTA, Quota, QuotaValues, TenantRef
 from headrace.postgres.connect import Connection
 
-Row = tuple[str, str, str, str, int | None]
+QuotaRow = tuple[str, str, str, str, int | None]
 """org, project, env, name, value"""
 
 
 @dataclass(frozen=True)
-class QuotaInForce:
+class EffectiveQuota:
     """A quota that applies to a tenant."""
 
     tenant: TenantRef  # the tenant whose usage it limits
@@ -30,26 +30,26 @@ class QuotaInForce:
     is_default: bool  # the value is the default of every environment
 
 
-def resolve(tenant: TenantRef, rows: Iterable[Row]) -> list[QuotaInForce]:
+def resolve_quotas(tenant: TenantRef, rows: Iterable[QuotaRow]) -> list[EffectiveQuota]:
     """Return the quotas in `rows` that apply to a tenant: those of its organisation first, of its environment last."""
     values = {(TenantRef(*row[:3]), row[3]): row[4] for row in rows}
     names = sorted({name for _, name in values})
-    quotas: list[QuotaInForce] = []
+    quotas: list[EffectiveQuota] = []
     for parent in tenant.parents():
         for name in names:
             is_default = parent.level == "environment" and (parent, name) not in values
-            value = values.get((DEFAULT if is_default else parent, name))
+            value = values.get((DEFAULT_TENANT if is_default else parent, name))
             if value is not None:
-                quotas.append(QuotaInForce(parent, name, value, is_default))
+                quotas.append(EffectiveQuota(parent, name, value, is_default))
     return quotas
 
 
-def find_quotas(conn: Connection, tenant: TenantRef, names: Sequence[str]) -> list[QuotaInForce]:
-    rows = conn.execute(QUERIES["find_quotas"], {**_parts(tenant), "names": list(names)}).fetchall()
-    return resolve(tenant, rows)
+def find_quotas(conn: Connection, tenant: TenantRef, names: Sequence[str]) -> list[EffectiveQuota]:
+    rows = conn.execute(QUERIES["find_quotas"], {**_tenant_params(tenant), "names": list(names)}).fetchall()
+    return resolve_quotas(tenant, rows)
 
 
-def lock_tenants(conn: Connection, quotas: Iterable[QuotaInForce]) -> None:
+def lock_tenants(conn: Connection, quotas: Iterable[EffectiveQuota]) -> None:
     """Block other transactions that add to the usage of these quotas until this transaction ends. The quotas must be in
     the order of `resolve_quotas`."""
     for tenant in dict.fromkeys(quota.tenant for quota in quotas):
@@ -57,17 +57,17 @@ def lock_tenants(conn: Connection, quotas: Iterable[QuotaInForce]) -> None:
 
 
 def lock_tenant(conn: Connection, tenant: TenantRef) -> None:
-    conn.execute(QUERIES["lock_quota"], {"tenant": "\n".join(_parts(tenant).values())})
+    conn.execute(QUERIES["lock_quota"], {"tenant": "\n".join(_tenant_params(tenant).values())})
 
 
-def hold_quotas(conn: Connection, tenant: TenantRef, names: Sequence[str]) -> list[QuotaInForce]:
+def find_and_lock_quotas(conn: Connection, tenant: TenantRef, names: Sequence[str]) -> list[EffectiveQuota]:
     quotas = find_quotas(conn, tenant, names)
     lock_tenants(conn, quotas)
     return quotas
 
 
-def refuse_beyond(
-    quotas: Iterable[QuotaInForce], count: Callable[[TenantRef], Mapping[str, int]], added: Mapping[str, int]
+def raise_if_exceeded(
+    quotas: Iterable[EffectiveQuota], count: Callable[[TenantRef], Mapping[str, int]], added: Mapping[str, int]
 ) -> None:
     """Raise QuotaExceeded if the usage of a tenant exceeds a quota, and this transaction `added` to it."""
     counts: dict[TenantRef, Mapping[str, int]] = {}
@@ -80,8 +80,8 @@ def refuse_beyond(
             raise QuotaExceeded(quota.name, str(quota.tenant), quota.value, used - added[quota.name])
 
 
-def read_cold_use(conn: Connection, tenant: TenantRef) -> dict[str, int]:
-    row = conn.execute(QUERIES["read_cold_use"], _parts(tenant)).fetchone()
+def read_cold_usage(conn: Connection, tenant: TenantRef) -> dict[str, int]:
+    row = conn.execute(QUERIES["read_cold_use"], _tenant_params(tenant)).fetchone()
     assert row is not None
     return {Quota.COLD_JOBS: int(row[0]), Quota.COLD_BYTES: int(row[1])}
 
@@ -94,34 +94,36 @@ def list_quotas(conn: Connection) -> dict[TenantRef, dict[str, int | None]]:
     return quotas
 
 
-def quotas_of(conn: Connection, tenant: TenantRef) -> dict[str, int | None]:
+def read_tenant_quotas(conn: Connection, tenant: TenantRef) -> dict[str, int | None]:
     """Return the quotas that are set for exactly this tenant."""
-    return dict(conn.execute(QUERIES["list_tenant_quotas"], _parts(tenant)).fetchall())
+    return dict(conn.execute(QUERIES["list_tenant_quotas"], _tenant_params(tenant)).fetchall())
 
 
-def put_quotas(conn: Connection, tenant: TenantRef, values: Values) -> None:
+def put_quotas(conn: Connection, tenant: TenantRef, values: QuotaValues) -> None:
     for name, value in values.items():
-        conn.execute(QUERIES["put_quota"], {**_parts(tenant), "name": name, "value": value})
+        conn.execute(QUERIES["put_quota"], {**_tenant_params(tenant), "name": name, "value": value})
 
 
 def remove_quotas(conn: Connection, tenant: TenantRef, names: Iterable[str]) -> None:
     for name in names:
-        conn.execute(QUERIES["delete_quota"], {**_parts(tenant), "name": name})
+        conn.execute(QUERIES["delete_quota"], {**_tenant_params(tenant), "name": name})
 
 
-def check_quotas(tenant: TenantRef, values: Values) -> None:
+def check_quotas(tenant: TenantRef, values: QuotaValues) -> None:
     """Raise InvalidLimit for unknown names and values out of range."""
     for name, value in values.items():
         if name not in tuple(Quota):
             raise InvalidLimit(f"There is no quota {name!r}. Nothing was changed. The quotas are: {', '.join(Quota)}.")
         least = 1 if name in (Quota.ENQUEUE_RATE, Quota.ENQUEUE_BURST) else 0
-        if value is not None and not least <= value <= MOST:
-            raise InvalidLimit(f"The quota {name} cannot be {value}: {least} to {MOST}, or none. Nothing was changed.")
+        if value is not None and not least <= value <= MAX_QUOTA:
+            raise InvalidLimit(
+                f"The quota {name} cannot be {value}: {least} to {MAX_QUOTA}, or none. Nothing was changed."
+            )
         if value is None and tenant.level not in ("environment", "default"):
             raise InvalidLimit(
                 f"A {tenant.level} has no default that `none` could replace. Nothing was changed. Unset {name} instead."
             )
 
 
-def _parts(tenant: TenantRef) -> dict[str, Any]:
+def _tenant_params(tenant: TenantRef) -> dict[str, Any]:
     return {"org": tenant.org, "project": tenant.project, "env": tenant.env}

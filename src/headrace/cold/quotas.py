@@ -15,30 +15,30 @@ from headrace.cold.quota_records import (
     list_quotas,
     lock_tenant,
     put_quotas,
-    quotas_of,
-    read_cold_use,
+    read_cold_usage,
+    read_tenant_quotas,
     remove_quotas,
 )
-from headrace.cold.settings import SettingsKeeper
-from headrace.cold.shares import ShareKeeper
+from headrace.cold.settings import SettingsRestorer
+from headrace.cold.shares import ShareAllocator
 from headrace.cold.tiers import Tiers
 from headrace.model.names import EnvRef
-from headrace.model.quotas import DEFAULT, IN_VALKEY, Quota, TenantRef, Values
+from headrace.model.quotas import DEFAULT_TENANT, VALKEY_QUOTAS, Quota, QuotaValues, TenantRef
 from headrace.postgres.connect import Connection
 from headrace.queue import keys
-from headrace.queue.quotas import MEASURED, WarmUse, pack_quotas, read_warm_use
-from headrace.queue.state import list_environments, read_parts
-from headrace.valkey.connect import available
+from headrace.queue.quotas import MEASURED, WarmUsage, pack_quotas, read_warm_usage
+from headrace.queue.state import index_environments, read_queue_parts
+from headrace.valkey.connect import translate_errors
 
 QUOTA = "quota"
 """Name of the setting of an environment that holds its quotas."""
 
-Counts = Mapping[str, int]
+QuotaCounts = Mapping[str, int]
 """Quota → usage."""
 
 
 @dataclass(frozen=True)
-class QuotaUse:
+class QuotaUsage:
     """A quota that applies to a tenant, and its usage."""
 
     name: str
@@ -54,82 +54,89 @@ class QuotaUse:
         return None if self.limit is None else "default" if self.is_default else "own"
 
 
-class QuotaKeeper:
+class QuotaManager:
     def __init__(self, tiers: Tiers) -> None:
         self._tiers = tiers
         self._store = tiers.store
 
-    def change(self, tenant: TenantRef, values: Values, unset: Collection[str] = ()) -> None:
+    def update(self, tenant: TenantRef, values: QuotaValues, unset: Collection[str] = ()) -> None:
         """Set quotas of a tenant, and remove those in `unset`, so that their defaults apply. Raises InvalidLimit."""
         check_quotas(tenant, values)
-        check_quotas(DEFAULT, dict.fromkeys(unset))
+        check_quotas(DEFAULT_TENANT, dict.fromkeys(unset))
         with self._store.transaction() as conn:
             lock_tenant(conn, tenant)
             remove_quotas(conn, tenant, unset)
             put_quotas(conn, tenant, values)
             if (env := tenant.environment) is not None:
-                self._record(conn, env)
+                self._record_setting(conn, env)
         if tenant.level in ("organisation", "project"):
             # Set the shares before Valkey requires them, so that existing environments need not wait for a share.
             if unset:
                 self.publish(tenant)
             for shard in range(self._tiers.stubs.shards):
-                with available():
-                    list_environments(self._tiers.valkey, shard, again=True)
-            ShareKeeper(self._tiers).run_round()
+                with translate_errors():
+                    index_environments(self._tiers.valkey, shard, force=True)
+            ShareAllocator(self._tiers).run_round()
         self.publish(tenant)
 
     def publish(self, tenant: TenantRef) -> None:
         """Copy the quotas of a tenant from PostgreSQL to Valkey."""
-        keeper, stubs = SettingsKeeper(self._tiers), self._tiers.stubs
+        keeper, stubs = SettingsRestorer(self._tiers), self._tiers.stubs
         if (env := tenant.environment) is not None:
-            keeper.restore_one(stubs.shard_of(env), env, QUOTA)
+            keeper.restore_setting(stubs.find_shard(env), env, QUOTA)
         else:
             for shard in range(stubs.shards):
                 keeper.restore_shared_quotas(shard)
 
-    def _record(self, conn: Connection, env: EnvRef) -> None:
+    def _record_setting(self, conn: Connection, env: EnvRef) -> None:
         """Record the setting from which Valkey's copy is restored, in the transaction that changes the quotas."""
-        own = {name: value for name, value in quotas_of(conn, TenantRef.of(env)).items() if name in IN_VALKEY}
+        own = {
+            name: value
+            for name, value in read_tenant_quotas(conn, TenantRef.from_environment(env)).items()
+            if name in VALKEY_QUOTAS
+        }
         self._store.put_settings(conn, env, {QUOTA: pack_quotas(own) if own else None})
 
     def describe(
-        self, tenant: TenantRef, shows: Callable[[TenantRef], bool], count: Callable[[Connection, TenantRef], Counts]
-    ) -> list[QuotaUse]:
+        self,
+        tenant: TenantRef,
+        shows: Callable[[TenantRef], bool],
+        count: Callable[[Connection, TenantRef], QuotaCounts],
+    ) -> list[QuotaUsage]:
         """Return the quotas that apply to a tenant: all quotas of its own level, with or without a limit, and those
         that are set for its project and organisation. The usage is included where `shows` allows it; `count` returns
         the usage of quotas that other packages enforce."""
-        levels = tenant.parents() or [DEFAULT]
+        levels = tenant.parents() or [DEFAULT_TENANT]
         counted = [level for level in levels if level.org and shows(level)]
         with self._store.transaction() as conn:
             quotas = list_quotas(conn)
-            used = {level: {**read_cold_use(conn, level), **count(conn, level)} for level in counted}
-        warm, shares = self._read_warm(counted, tenant)
-        usage: list[QuotaUse] = []
+            used = {level: {**read_cold_usage(conn, level), **count(conn, level)} for level in counted}
+        warm, shares = self._read_warm_usage(counted, tenant)
+        usage: list[QuotaUsage] = []
         for name in Quota:
             for level in levels:
                 is_default = level.level == "environment" and name not in quotas.get(level, {})
-                limit = quotas.get(DEFAULT if is_default else level, {}).get(name)
+                limit = quotas.get(DEFAULT_TENANT if is_default else level, {}).get(name)
                 if level == tenant or limit is not None:
                     number = {**used.get(level, {}), **warm.get(level, {})}.get(name)
                     share = shares.get(name) if level != tenant else None
-                    usage.append(QuotaUse(name, limit, level, is_default and limit is not None, number, share))
+                    usage.append(QuotaUsage(name, limit, level, is_default and limit is not None, number, share))
         return usage
 
-    def _read_warm(
+    def _read_warm_usage(
         self, tenants: Iterable[TenantRef], tenant: TenantRef
     ) -> tuple[dict[TenantRef, dict[str, int]], Mapping[str, int]]:
         """Return the usage in Valkey of each of `tenants`, and the shares of `tenant`."""
         own = tenant.environment
-        envs = {env for each in tenants for env in self._environments(each)} | ({own} if own else set())
-        uses = read_uses(self._tiers, sorted(envs))
+        envs = {env for each in tenants for env in self._find_environments(each)} | ({own} if own else set())
+        uses = read_usage(self._tiers, sorted(envs))
         sums: dict[TenantRef, dict[str, int]] = {}
         for each in tenants:
             covered = [use for env, use in uses.items() if each.covers(env)]
             sums[each] = {name: sum(use.used[name] for use in covered) for name in MEASURED}
         return sums, uses[own].share if own else {}
 
-    def _environments(self, tenant: TenantRef) -> set[EnvRef]:
+    def _find_environments(self, tenant: TenantRef) -> set[EnvRef]:
         env = tenant.environment
         return read_environments(self._tiers, tenant) if env is None else {env}
 
@@ -139,10 +146,10 @@ def read_environments(tiers: Tiers, tenant: TenantRef) -> set[EnvRef]:
     prefix = keys.part_prefix(tenant.org or None, tenant.project or None)
     envs: set[EnvRef] = set()
     for shard in range(tiers.stubs.shards):
-        parts = read_parts(tiers.valkey, shard, prefix)
-        envs |= {keys.queue_of_part(part.decode()).environment for part in parts}
+        parts = read_queue_parts(tiers.valkey, shard, prefix)
+        envs |= {keys.parse_queue_part(part.decode()).environment for part in parts}
     return {env for env in envs if tenant.covers(env)}
 
 
-def read_uses(tiers: Tiers, envs: list[EnvRef]) -> dict[EnvRef, WarmUse]:
-    return dict(zip(envs, read_warm_use(tiers.valkey, tiers.stubs.shards, envs), strict=True))
+def read_usage(tiers: Tiers, envs: list[EnvRef]) -> dict[EnvRef, WarmUsage]:
+    return dict(zip(envs, read_warm_usage(tiers.valkey, tiers.stubs.shards, envs), strict=True))

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, cast
 
 from headrace.cold.quota_records import list_quotas, lock_tenant
 from headrace.model.names import EnvRef, QueueRef
-from headrace.model.quotas import DEFAULT
+from headrace.model.quotas import DEFAULT_TENANT
 from headrace.queue import keys
-from headrace.queue.quotas import read_shared, shared_fields, store_shared
-from headrace.queue.state import list_environments
-from headrace.valkey.connect import available
+from headrace.queue.quotas import build_shared_fields, read_shared, store_shared
+from headrace.queue.state import index_environments
+from headrace.valkey.connect import translate_errors
 
 if TYPE_CHECKING:
     from headrace.cold.tiers import Tiers
@@ -22,7 +22,7 @@ INDEXED_DEFAULT = "quota_indexed"
 """Field of a shard's meta: the default quotas for which its environments were last indexed."""
 
 
-class SettingsKeeper:
+class SettingsRestorer:
     """Restores the settings of a shard. Workers dequeue no job of a server before that (see
     lua/sync_settings_state.lua)."""
 
@@ -33,31 +33,31 @@ class SettingsKeeper:
     def restore_if_needed(self, shard: int) -> bool:
         """Restore the settings if the server has restarted, failed over or lost its data since they were last restored.
         Return whether it has."""
-        state = self._tiers.run(self._tiers.stubs.settings(shard))
+        state = self._tiers.run(self._tiers.stubs.sync_settings_state(shard))
         if state.restored_for == state.life:
             return False
         self._tiers.check_postgres(shard)
         restored = self.restore(shard)
         self.restore_shared_quotas(shard)
-        self._tiers.run(self._tiers.stubs.settings(shard, state.life))
+        self._tiers.run(self._tiers.stubs.sync_settings_state(shard, state.life))
         log.info("restored %d settings of shard %d", restored, shard, extra={"action": "settings_restored"})
         return True
 
     def restore(self, shard: int) -> int:
         """Copy all settings of a shard from PostgreSQL to Valkey. Return how many were different."""
         restored = 0
-        for ref, name, value in self._store.settings():
-            if self._tiers.stubs.shard_of(ref) == shard and self._read(shard, ref, name) != value:
-                restored += self.restore_one(shard, ref, name)
+        for ref, name, value in self._store.list_settings():
+            if self._tiers.stubs.find_shard(ref) == shard and self._read_setting(shard, ref, name) != value:
+                restored += self.restore_setting(shard, ref, name)
         return restored
 
     def restore_shared_quotas(self, shard: int) -> None:
         """Copy the default quotas, and the names of the shared quotas of projects and organisations, from PostgreSQL to
         Valkey. The record is locked, so that a concurrent change reaches Valkey later."""
         with self._store.transaction() as conn:
-            lock_tenant(conn, DEFAULT)
-            fields = shared_fields(list_quotas(conn))
-            with available():
+            lock_tenant(conn, DEFAULT_TENANT)
+            fields = build_shared_fields(list_quotas(conn))
+            with translate_errors():
                 before = read_shared(self._tiers.valkey, shard)
                 store_shared(self._tiers.valkey, shard, before, fields)
             self._index_default(shard, before.get("quota", ""), fields.get("quota", ""))
@@ -66,28 +66,28 @@ class SettingsKeeper:
         """Reindex all environments of a shard if the default quotas changed: another default of `running` may block or
         unblock them. The default is recorded last, so an interrupted attempt is repeated."""
         meta = keys.meta(shard)
-        with available():
+        with translate_errors():
             indexed = cast("bytes | None", self._tiers.valkey.hget(meta, INDEXED_DEFAULT)) or b""
             if before == default == indexed.decode():
                 return
-            list_environments(self._tiers.valkey, shard, again=True)
+            index_environments(self._tiers.valkey, shard, force=True)
             parts = self._tiers.valkey.smembers(keys.environments(shard))
         for part in cast("set[bytes]", parts):
-            env = keys.queue_of_part(f"{part.decode()}:").environment
+            env = keys.parse_queue_part(f"{part.decode()}:").environment
             self._tiers.run(self._tiers.stubs.configure(env, {"": None}))
-        with available():
+        with translate_errors():
             self._tiers.valkey.hset(meta, INDEXED_DEFAULT, default)
 
-    def restore_one(self, shard: int, ref: QueueRef | EnvRef, name: str) -> bool:
+    def restore_setting(self, shard: int, ref: QueueRef | EnvRef, name: str) -> bool:
         """Copy one setting from PostgreSQL to Valkey while its row is locked, so that a concurrent change reaches
         Valkey later. Return whether Valkey was changed."""
-        with self._store.held_setting(ref, name) as value:
-            if self._read(shard, ref, name) == value:
+        with self._store.lock_setting(ref, name) as value:
+            if self._read_setting(shard, ref, name) == value:
                 return False
-            return self._tiers.run(self._tiers.stubs.restore(ref, name, value))
+            return self._tiers.run(self._tiers.stubs.restore_setting(ref, name, value))
 
-    def _read(self, shard: int, ref: QueueRef | EnvRef, name: str) -> str | None:
+    def _read_setting(self, shard: int, ref: QueueRef | EnvRef, name: str) -> str | None:
         key = keys.queue(shard, ref) if isinstance(ref, QueueRef) else keys.env(shard, ref)
-        with available():
+        with translate_errors():
             value = self._tiers.valkey.hget(key, name)
         return value.decode() if isinstance(value, bytes) else None

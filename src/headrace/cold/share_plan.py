@@ -26,7 +26,7 @@ class SharedQuota:
 
 
 @dataclass(frozen=True)
-class Running:
+class RunningDemand:
     """Running and waiting jobs of an environment, for its share of the quota `running`."""
 
     running: int
@@ -84,7 +84,7 @@ def plan_shares(
     return wanted
 
 
-def plan_running(quota: SharedQuota, jobs: Mapping[EnvRef, Running], turn: int) -> dict[EnvRef, int]:
+def plan_running(quota: SharedQuota, jobs: Mapping[EnvRef, RunningDemand], turn: int) -> dict[EnvRef, int]:
     """Return the planned number of running jobs of each environment: its demand, or an equal part if the quota is not
     enough for all. The rest is divided among all, so that each can start.
 

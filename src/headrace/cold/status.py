@@ -9,42 +9,42 @@ from itertools import groupby
 from typing import Any
 
 from headrace.cold.queries import QUERIES
-from headrace.cold.store import Store
+from headrace.cold.store import ColdStore
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import Connection
 from headrace.postgres.connect import connect as connect_postgres
 from headrace.queue import keys
-from headrace.valkey.connect import Valkey, available, connect
+from headrace.valkey.connect import Valkey, connect, translate_errors
 
-RECENT = timedelta(days=7)
+RECENT_PERIOD = timedelta(days=7)
 """How long a server event counts as recent."""
 
 ANY_TENANT: Mapping[str, str | None] = {"org": None, "project": None, "env": None}
 
 
 @dataclass(frozen=True)
-class ShardTiers:
+class TieringStatus:
     shard: int
-    name: str  # the last mover; empty: there was none
-    said_ms: int | None  # when it last reported its status, by its own clock
+    mover: str  # the last mover; empty: there was none
+    reported_ms: int | None  # when it last reported its status, by its own clock
     error: str  # its last error; empty: none
     drift: int  # differences that audits have repaired
     cold_queues: int
 
 
-def read_tiers(url: str, shards: int) -> list[ShardTiers]:
-    with connect(url) as client, available():
-        return [_read(client, shard) for shard in range(shards)]
+def read_tiering_status(url: str, shards: int) -> list[TieringStatus]:
+    with connect(url) as client, translate_errors():
+        return [_read_shard(client, shard) for shard in range(shards)]
 
 
-def _read(client: Valkey, shard: int) -> ShardTiers:
+def _read_shard(client: Valkey, shard: int) -> TieringStatus:
     raw: Any = client.hgetall(keys.meta(shard))
     fields: dict[str, str] = {name.decode(): value.decode() for name, value in raw.items()}
     cold: Any = client.scard(keys.cold(shard))
-    return ShardTiers(
+    return TieringStatus(
         shard,
-        name=fields.get("mover_name", ""),
-        said_ms=int(fields["mover_at"]) if "mover_at" in fields else None,
+        mover=fields.get("mover_name", ""),
+        reported_ms=int(fields["mover_at"]) if "mover_at" in fields else None,
         error=fields.get("mover_error", ""),
         drift=sum(int(value) for name, value in fields.items() if name.startswith("drift_")),
         cold_queues=cold,
@@ -79,18 +79,18 @@ class ServerEvent:
         return {**plain, "kind": self.kind, "description": self.description, "missing": self.missing, "losses": losses}
 
 
-def read_server_events(store: Store, most: int = 50) -> list[ServerEvent]:
+def read_server_events(store: ColdStore, limit: int = 50) -> list[ServerEvent]:
     """Return the latest events with all their losses, newest first."""
     with store.transaction() as conn:
-        return query_server_events(conn, most)
+        return query_server_events(conn, limit)
 
 
 def query_server_events(
     conn: Connection,
-    most: int,
+    limit: int,
     *,
     within_s: float | None = None,
-    most_losses: int | None = None,
+    max_losses: int | None = None,
     tenant: Mapping[str, str | None] = ANY_TENANT,
 ) -> list[ServerEvent]:
     """Return the latest events, newest first.
@@ -98,7 +98,7 @@ def query_server_events(
     `within_s` limits their age, `most_losses` the queues listed per event. `tenant` has the keys org, project and env,
     None matching every name: losses of other tenants are neither listed nor counted.
     """
-    values = {"most": most, "within_s": within_s, "most_losses": most_losses, **tenant}
+    values = {"most": limit, "within_s": within_s, "most_losses": max_losses, **tenant}
     rows = conn.execute(QUERIES["list_server_events"], values).fetchall()
     events: list[ServerEvent] = []
     for event, group in groupby(rows, key=lambda row: row[:8]):
@@ -107,7 +107,7 @@ def query_server_events(
     return events
 
 
-def quarantined(url: str) -> int:
+def count_quarantined(url: str) -> int:
     """Return the number of quarantined rows."""
     with connect_postgres(url) as conn, conn.cursor() as cursor:
         row = cursor.execute(QUERIES["count_quarantine"]).fetchone()

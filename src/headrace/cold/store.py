@@ -16,7 +16,13 @@ from functools import partial
 from typing import Any, LiteralString
 
 from headrace.cold.queries import QUERIES
-from headrace.cold.quota_records import hold_quotas, lock_tenants, read_cold_use, refuse_beyond, resolve
+from headrace.cold.quota_records import (
+    find_and_lock_quotas,
+    lock_tenants,
+    raise_if_exceeded,
+    read_cold_usage,
+    resolve_quotas,
+)
 from headrace.errors import ColdFull, CommitUnclear, DatabaseRestored, DatabaseUnavailable
 from headrace.model.names import EnvRef, QueueRef
 from headrace.model.quotas import Quota, TenantRef
@@ -24,30 +30,30 @@ from headrace.postgres.connect import (
     Connection,
     Copy,
     DuplicateKey,
-    NotPermitted,
+    InsufficientPrivilege,
     Pool,
     class_row,
-    connection,
     dict_row,
+    read_xact_status,
     scalar_row,
-    xact_status,
+    transaction,
 )
-from headrace.queue.dead import DeadEntry, Place
-from headrace.queue.details import Detail
+from headrace.queue.dead_jobs import DeadCursor, DeadEntry
+from headrace.queue.flow_depths import TierFlowDepth
 from headrace.queue.overflow import EpochClosed, SpillJob
-from headrace.queue.scripts import ColdNumbers, ColdRow, DeadFilter, DeadRow, PlacedRow
+from headrace.queue.scripts import ColdCounters, ColdRow, DeadFilter, DeadRow, PlacedRow
 
-Kind = tuple[str, str, str]
+FlowKey = tuple[str, str, str]
 """Key of the counts per flow: task, flow, flow type."""
 
-UNCLEAR_S = 30.0
-UNCLEAR_PAUSE_S = 0.2
+COMMIT_CHECK_S = 30.0
+COMMIT_CHECK_PAUSE_S = 0.2
 DUPLICATE_TRIES = 5
 NO_NAMES: dict[str, str | None] = dict.fromkeys(("org", "project", "env", "queue"))
 
 
 @dataclass(frozen=True)
-class Delta:
+class CounterDelta:
     """Changes of a queue's counters by a transaction. The first five may be negative; the others are totals."""
 
     waiting: int = 0
@@ -65,24 +71,24 @@ class Delta:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ColdLimits:
     """Limits of waiting and delayed jobs in PostgreSQL per queue; None: no limit."""
 
     max_items: int | None = None
     max_bytes: int | None = None
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = ColdLimits()
 
 
 @dataclass(frozen=True)
-class Backlog:
+class ColdQueue:
     queue_id: int
     ref: QueueRef
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredJob:
     """A job in PostgreSQL, waiting, delayed or dead."""
 
     seq: int
@@ -111,8 +117,8 @@ class Found:
         return QueueRef(self.org, self.project, self.env, self.queue)
 
 
-class Store:
-    def __init__(self, pool: Pool, limits: Limits = NO_LIMITS) -> None:
+class ColdStore:
+    def __init__(self, pool: Pool, limits: ColdLimits = NO_LIMITS) -> None:
         self._pool = pool
         self._limits = limits
         self._ids: dict[QueueRef, int] = {}
@@ -124,12 +130,12 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Generator[Connection]:
-        with connection(self._pool) as conn:
+        with transaction(self._pool) as conn:
             yield conn
 
     # Queues
 
-    def queue_id(self, ref: QueueRef, shard: int) -> int:
+    def ensure_queue_id(self, ref: QueueRef, shard: int) -> int:
         """Return the id of a queue. Adds the queue if it is new; queues are never removed."""
         if (queue_id := self._ids.get(ref)) is None:
             queue_id = self._find_queue(ref)
@@ -141,24 +147,24 @@ class Store:
             self._ids[ref], self._refs[queue_id] = queue_id, ref
         return queue_id
 
-    def known_id(self, ref: QueueRef) -> int | None:
+    def find_queue_id(self, ref: QueueRef) -> int | None:
         """Return the id of a queue, or None if it never had a job in PostgreSQL. Not cached: after a restore the id may
         belong to another tenant's queue."""
         return self._find_queue(ref)
 
-    def identity(self, *, anew: bool = False) -> str:
+    def read_identity(self, *, refresh: bool = False) -> str:
         """Return the id of this PostgreSQL database, which its replicas and restored copies share. With `refresh` it is
         read even if it is cached."""
-        if self._identity is None or anew:
+        if self._identity is None or refresh:
             with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
                 identity = cursor.execute(QUERIES["read_identity"]).fetchone()
             assert isinstance(identity, str), "a migration has added it"
             if self._identity not in (None, identity):
-                self.forget_ids()
+                self.clear_id_cache()
             self._identity = identity
         return self._identity
 
-    def forget_ids(self) -> None:
+    def clear_id_cache(self) -> None:
         """Drop the cached ids of queues, which may belong to other queues after a restore."""
         self._ids.clear()
         self._refs.clear()
@@ -169,7 +175,7 @@ class Store:
         try:
             with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
                 return str(cursor.execute(QUERIES["read_timeline"]).fetchone())
-        except NotPermitted:
+        except InsufficientPrivilege:
             return ""
 
     def raise_version(self, queue_id: int, known: int) -> None:
@@ -188,23 +194,23 @@ class Store:
             row = conn.execute(QUERIES["find_queue"], vars(ref)).fetchone()
         return None if row is None else int(row[0])
 
-    def numbers(self, shard: int) -> list[tuple[Backlog, ColdNumbers]]:
+    def list_counters(self, shard: int) -> list[tuple[ColdQueue, ColdCounters]]:
         """Return the counters of every queue of a shard that ever had a job in PostgreSQL."""
         with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
             cursor.execute(QUERIES["list_counters"], {"shard": shard})
-            return [(_backlog(row), _numbers(row)) for row in cursor]
+            return [(_parse_queue(row), _parse_counters(row)) for row in cursor]
 
-    def backlog(self, shard: int, now_ms: float, until_ms: float) -> list[Backlog]:
+    def list_queues_with_work(self, shard: int, now_ms: float, until_ms: float) -> list[ColdQueue]:
         """Return the queues of a shard with rows that wait, are due until `until_ms`, or are past their TTL."""
         with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
             cursor.execute(QUERIES["list_queues_with_work"], {"shard": shard, "until": until_ms, "now": now_ms})
-            return [_backlog({"queue_id": row["id"], **row}) for row in cursor]
+            return [_parse_queue({"queue_id": row["id"], **row}) for row in cursor]
 
     # Spill
 
     def spill(
         self, ref: QueueRef, shard: int, jobs: Sequence[SpillJob], *, valkey_epoch: int, cold_epoch: int
-    ) -> tuple[list[bool], ColdNumbers]:
+    ) -> tuple[list[bool], ColdCounters]:
         """Store all jobs, or none. Return for each whether it was stored (False: a job with that id already waits
         here), and the counters."""
         first: dict[str, int] = {}
@@ -213,7 +219,7 @@ class Store:
         duplicates: set[str] = set()
         for _ in range(DUPLICATE_TRIES):
             stored = {number for job_id, number in first.items() if job_id not in duplicates}
-            queue_id = self.queue_id(ref, shard)
+            queue_id = self.ensure_queue_id(ref, shard)
             try:
                 new = [jobs[number] for number in sorted(stored)]
                 counters = self._spill(ref, new, queue_id, valkey_epoch, cold_epoch)
@@ -222,7 +228,7 @@ class Store:
                     raise  # another PostgreSQL: the caller checks whether it is the right one
                 continue  # with a new id of the queue
             except DuplicateKey:
-                duplicates = self._known_ids(queue_id, jobs)  # read only on conflict, which is rare
+                duplicates = self._find_duplicate_ids(queue_id, jobs)  # read only on conflict, which is rare
                 continue
             return [number in stored for number in range(len(jobs))], counters
         raise DatabaseUnavailable(
@@ -231,9 +237,9 @@ class Store:
 
     def _spill(
         self, ref: QueueRef, jobs: Sequence[SpillJob], queue_id: int, valkey_epoch: int, cold_epoch: int
-    ) -> ColdNumbers:
+    ) -> ColdCounters:
         delayed = [job for job in jobs if job.delayed]
-        delta = Delta(
+        delta = CounterDelta(
             waiting=len(jobs) - len(delayed),
             waiting_bytes=sum(len(job.new.payload) for job in jobs if not job.delayed),
             delayed=len(delayed),
@@ -245,65 +251,65 @@ class Store:
         spill_id, xact = uuid.uuid4(), None
         try:
             with self.transaction() as conn:
-                self._copy_in(conn, queue_id, jobs)
-                tenant = TenantRef.of(ref.environment)
+                self._copy_jobs(conn, queue_id, jobs)
+                tenant = TenantRef.from_environment(ref.environment)
                 rows = conn.execute(QUERIES["insert_spill"], {"id": spill_id, **vars(tenant)}).fetchall()
-                quotas = resolve(tenant, rows)
+                quotas = resolve_quotas(tenant, rows)
                 # Locks are taken last: until the commit they block other producers of this queue, and of its tenant if
                 # that has a quota.
                 lock_tenants(conn, quotas)
-                counters, xact = self._change(conn, queue_id, delta, epoch, valkey_epoch, limits=self._limits)
-                refuse_beyond(quotas, partial(read_cold_use, conn), _adding(delta))
+                counters, xact = self._update_counters(conn, queue_id, delta, epoch, valkey_epoch, limits=self._limits)
+                raise_if_exceeded(quotas, partial(read_cold_usage, conn), _compute_quota_additions(delta))
                 details = Counter((job.new.task, job.new.flow, job.new.flow_type) for job in jobs if not job.delayed)
-                self._count_details(conn, queue_id, details)
+                self._add_flow_counts(conn, queue_id, details)
         except CommitUnclear as error:
             assert xact is not None, "it was set before the commit"
-            if not self._was_spilled(spill_id, xact):
+            if not self._resolve_commit(spill_id, xact):
                 raise DatabaseUnavailable(f"{DatabaseUnavailable()} ({error})") from error
-            counters = self.numbers_of(queue_id)
+            counters = self.read_counters(queue_id)
         return counters
 
-    def _copy_in(self, conn: Connection, queue_id: int, jobs: Iterable[SpillJob]) -> None:
+    def _copy_jobs(self, conn: Connection, queue_id: int, jobs: Iterable[SpillJob]) -> None:
         with conn.cursor() as cursor, cursor.copy(QUERIES["copy_rows"]) as copy:
             copy_rows(copy, queue_id, jobs)
 
-    def _known_ids(self, queue_id: int, jobs: Iterable[SpillJob]) -> set[str]:
+    def _find_duplicate_ids(self, queue_id: int, jobs: Iterable[SpillJob]) -> set[str]:
         with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
             cursor.execute(QUERIES["find_duplicate_ids"], {"queue_id": queue_id, "ids": [job.new.id for job in jobs]})
             return set(cursor)
 
-    def _was_spilled(self, spill_id: uuid.UUID, xact: int) -> bool:
+    def _resolve_commit(self, spill_id: uuid.UUID, xact: int) -> bool:
         """Return whether a spill whose connection was lost during COMMIT was committed. Waits up to COMMIT_CHECK_S for
         PostgreSQL. Raises CommitUnclear if that is not long enough."""
-        deadline = time.monotonic() + UNCLEAR_S
+        deadline = time.monotonic() + COMMIT_CHECK_S
         while time.monotonic() < deadline:
             try:
-                if xact_status(self._pool, xact) != "in progress":
+                if read_xact_status(self._pool, xact) != "in progress":
                     with self.transaction() as conn:
                         return conn.execute(QUERIES["find_spill"], {"id": spill_id}).fetchone() is not None
             except DatabaseUnavailable:
                 pass  # retried until the deadline
-            time.sleep(UNCLEAR_PAUSE_S)
+            time.sleep(COMMIT_CHECK_PAUSE_S)
         raise CommitUnclear
 
-    def numbers_of(self, queue_id: int) -> ColdNumbers:
+    def read_counters(self, queue_id: int) -> ColdCounters:
         with self.transaction() as conn:
-            return self._numbers_of(conn, queue_id)
+            return self._read_counters(conn, queue_id)
 
-    def all_numbers_of(self, queue_id: int) -> ColdNumbers:
+    def read_counters_with_oldest(self, queue_id: int) -> ColdCounters:
         """Return the counters with `oldest_ms`, read in one snapshot (REPEATABLE READ), so that `version` covers
         both."""
         with self.transaction() as conn:
             conn.execute(QUERIES["repeatable_read"])
-            return with_oldest(self._numbers_of(conn, queue_id), self.oldest_ms(conn, queue_id))
+            return with_oldest(self._read_counters(conn, queue_id), self.find_oldest_ms(conn, queue_id))
 
-    def _numbers_of(self, conn: Connection, queue_id: int) -> ColdNumbers:
+    def _read_counters(self, conn: Connection, queue_id: int) -> ColdCounters:
         with conn.cursor(row_factory=dict_row) as cursor:
             row = cursor.execute(QUERIES["read_counters"], {"queue_id": queue_id}).fetchone()
         if row is None:
-            self._check_id(queue_id, None)
+            self._check_queue_id(queue_id, None)
         assert row is not None
-        return _numbers(row)
+        return _parse_counters(row)
 
     # Parts of a mover's transaction
 
@@ -311,21 +317,21 @@ class Store:
         """Block moving, cancelling and redriving jobs of this queue by others until the transaction ends. Return the
         version of the queue's counters."""
         row = conn.execute(QUERIES["lock_mover"], {"queue_id": queue_id}).fetchone()
-        self._check_id(queue_id, row and row[1:])
+        self._check_queue_id(queue_id, row and row[1:])
         assert row is not None
         return int(row[0])
 
-    def _check_id(self, queue_id: int, names: Sequence[Any] | None) -> None:
+    def _check_queue_id(self, queue_id: int, names: Sequence[Any] | None) -> None:
         """Raise DatabaseRestored if the id does not belong to the queue that it was cached for."""
         if names is None or self._refs.get(queue_id, QueueRef(*names)) != QueueRef(*names):
-            self.forget_ids()
+            self.clear_id_cache()
             raise DatabaseRestored
 
-    def place_quickly(self, conn: Connection) -> None:
+    def disable_synchronous_commit(self, conn: Connection) -> None:
         """Let the commit of this transaction return before it is on disk. Only safe if it deletes nothing."""
         conn.execute(QUERIES["disable_synchronous_commit"])
 
-    def place_durably(self, conn: Connection) -> None:
+    def restore_synchronous_commit(self, conn: Connection) -> None:
         """Let the commit of this transaction wait for the disk again, because it deletes rows."""
         conn.execute(QUERIES["reset_synchronous_commit"])
 
@@ -333,35 +339,39 @@ class Store:
         """Block spills to this queue until the transaction ends."""
         conn.execute(QUERIES["lock_queue"], {"queue_id": queue_id})
 
-    def claim(self, conn: Connection, queue_id: int, most: int, size: int) -> list[ColdRow]:
+    def claim(self, conn: Connection, queue_id: int, limit: int, size: int) -> list[ColdRow]:
         """Return the next rows in order, up to `most` and about `size` bytes."""
-        return self._rows(conn, QUERIES["claim"], {"queue_id": queue_id, "most": most, "bytes": max(size, 1)})
+        return self._read_rows(conn, QUERIES["claim"], {"queue_id": queue_id, "most": limit, "bytes": max(size, 1)})
 
-    def claim_but(self, conn: Connection, queue_id: int, most: int, size: int, placed: Iterable[int]) -> list[ColdRow]:
+    def claim_unplaced(
+        self, conn: Connection, queue_id: int, limit: int, size: int, placed: Iterable[int]
+    ) -> list[ColdRow]:
         """Return the next rows in order that are not placed yet."""
-        values = {"queue_id": queue_id, "most": most, "bytes": max(size, 1), "placed": list(placed)}
-        return self._rows(conn, QUERIES["claim_unplaced"], values)
+        values = {"queue_id": queue_id, "most": limit, "bytes": max(size, 1), "placed": list(placed)}
+        return self._read_rows(conn, QUERIES["claim_unplaced"], values)
 
     def claim_after(
-        self, conn: Connection, queue_id: int, most: int, size: int, position: tuple[int, float, int]
+        self, conn: Connection, queue_id: int, limit: int, size: int, position: tuple[int, float, int]
     ) -> list[ColdRow]:
         """Return the next rows in order after a position."""
         priority, due_ms, seq = position
-        values = {"queue_id": queue_id, "most": most, "bytes": max(size, 1)}
-        return self._rows(conn, QUERIES["claim_after"], {**values, "priority": priority, "due_ms": due_ms, "seq": seq})
+        values = {"queue_id": queue_id, "most": limit, "bytes": max(size, 1)}
+        return self._read_rows(
+            conn, QUERIES["claim_after"], {**values, "priority": priority, "due_ms": due_ms, "seq": seq}
+        )
 
     def claim_delayed(
-        self, conn: Connection, queue_id: int, most: int, size: int, until_ms: float, placed: Iterable[int] = ()
+        self, conn: Connection, queue_id: int, limit: int, size: int, until_ms: float, placed: Iterable[int] = ()
     ) -> list[ColdRow]:
         """Return delayed rows that are due until `until_ms` and not placed yet, earliest first."""
-        values = {"queue_id": queue_id, "most": most, "bytes": max(size, 1), "until": until_ms}
-        return self._rows(conn, QUERIES["claim_delayed"], {**values, "placed": list(placed)})
+        values = {"queue_id": queue_id, "most": limit, "bytes": max(size, 1), "until": until_ms}
+        return self._read_rows(conn, QUERIES["claim_delayed"], {**values, "placed": list(placed)})
 
-    def _rows(self, conn: Connection, query: LiteralString, values: Mapping[str, Any]) -> list[ColdRow]:
+    def _read_rows(self, conn: Connection, query: LiteralString, values: Mapping[str, Any]) -> list[ColdRow]:
         with conn.cursor(row_factory=class_row(ColdRow), binary=True) as cursor:
             return cursor.execute(query, values).fetchall()
 
-    def existing(self, conn: Connection, seqs: Sequence[int]) -> set[int]:
+    def find_existing(self, conn: Connection, seqs: Sequence[int]) -> set[int]:
         with conn.cursor(row_factory=scalar_row) as cursor:
             return set(cursor.execute(QUERIES["find_existing_rows"], {"seqs": list(seqs)}))
 
@@ -371,24 +381,24 @@ class Store:
     def quarantine(self, conn: Connection, reasons: Mapping[int, str]) -> None:
         conn.execute(QUERIES["quarantine"], {"seqs": list(reasons), "reasons": list(reasons.values())})
 
-    def change(
+    def update_counters(
         self,
         conn: Connection,
         queue_id: int,
-        delta: Delta,
-        details: Mapping[Kind, int],
+        delta: CounterDelta,
+        details: Mapping[FlowKey, int],
         *,
         valkey_epoch: int | None,
         close_epoch: int | None = None,
-    ) -> ColdNumbers:
+    ) -> ColdCounters:
         """Apply `delta` and the per-flow `details` to the queue's counters, and return them. After `close_epoch`,
         spills of that epoch or an earlier one are refused. `oldest_ms` is read only if the waiting count changed; it is
         consistent, because the queue's row is locked until the commit."""
-        counters, _ = self._change(conn, queue_id, delta, None, valkey_epoch, close_epoch)
-        self._count_details(conn, queue_id, details)
-        return with_oldest(counters, self.oldest_ms(conn, queue_id)) if delta.waiting else counters
+        counters, _ = self._update_counters(conn, queue_id, delta, None, valkey_epoch, close_epoch)
+        self._add_flow_counts(conn, queue_id, details)
+        return with_oldest(counters, self.find_oldest_ms(conn, queue_id)) if delta.waiting else counters
 
-    def oldest_ms(self, conn: Connection, queue_id: int) -> float | None:
+    def find_oldest_ms(self, conn: Connection, queue_id: int) -> float | None:
         row = conn.execute(QUERIES["find_oldest_due"], {"queue_id": queue_id}).fetchone()
         return None if row is None else row[0]
 
@@ -396,74 +406,83 @@ class Store:
         self,
         queue_id: int,
         now_ms: float,
-        most: int,
+        limit: int,
         valkey_epoch: int | None,
-        had: Callable[[], Iterable[PlacedRow]],
-    ) -> tuple[int, ColdNumbers | None]:
+        read_placed: Callable[[], Iterable[PlacedRow]],
+    ) -> tuple[int, ColdCounters | None]:
         """Delete up to `limit` rows whose TTL has passed. Return how many, and the counters (None: nothing changed).
         Rows in `read_placed()` are already in Valkey and are skipped."""
         with self.transaction() as conn:
             self.lock_mover(conn, queue_id)
             with conn.cursor(row_factory=dict_row) as cursor:
-                values = {"queue_id": queue_id, "now": now_ms, "most": most, "placed": [row.seq for row in had()]}
+                values = {
+                    "queue_id": queue_id,
+                    "now": now_ms,
+                    "most": limit,
+                    "placed": [row.seq for row in read_placed()],
+                }
                 rows = cursor.execute(QUERIES["expire_rows"], values).fetchall()
             if not rows:
                 return 0, None
             waiting = [row for row in rows if not row["delayed"]]
-            delta = _leaving(rows, expired=len(rows))
-            counters = self.change(conn, queue_id, delta, _details(waiting, -1), valkey_epoch=valkey_epoch)
+            delta = _removal_delta(rows, expired=len(rows))
+            counters = self.update_counters(conn, queue_id, delta, _count_flows(waiting, -1), valkey_epoch=valkey_epoch)
         return len(rows), counters
 
-    def confirm(self, queue_id: int, placed: Sequence[PlacedRow]) -> ColdNumbers:
+    def confirm_placed(self, queue_id: int, placed: Sequence[PlacedRow]) -> ColdCounters:
         """Delete rows that are placed in Valkey. Return the counters."""
         with self.transaction() as conn:
             self.lock_mover(conn, queue_id)
             ids = {"seqs": [row.seq for row in placed], "job_ids": [row.job_id or "" for row in placed]}
             with conn.cursor(row_factory=dict_row) as cursor:
                 rows = cursor.execute(QUERIES["delete_placed_rows"], {"queue_id": queue_id, **ids}).fetchall()
-            details = _details((row for row in rows if not row["delayed"]), -1)
-            return self.change(conn, queue_id, _leaving(rows, refilled=len(rows)), details, valkey_epoch=None)
+            details = _count_flows((row for row in rows if not row["delayed"]), -1)
+            return self.update_counters(
+                conn, queue_id, _removal_delta(rows, refilled=len(rows)), details, valkey_epoch=None
+            )
 
-    def promote(
-        self, conn: Connection, queue_id: int, until_ms: float, most: int, placed: Iterable[int] = ()
-    ) -> tuple[Delta, Counter[Kind]]:
+    def promote_due(
+        self, conn: Connection, queue_id: int, until_ms: float, limit: int, placed: Iterable[int] = ()
+    ) -> tuple[CounterDelta, Counter[FlowKey]]:
         """Mark up to `limit` delayed rows that are due as waiting, except placed ones. Return the changes of the
         counters."""
         with conn.cursor(row_factory=dict_row) as cursor:
-            values = {"queue_id": queue_id, "until": until_ms, "most": most, "placed": list(placed)}
+            values = {"queue_id": queue_id, "until": until_ms, "most": limit, "placed": list(placed)}
             rows = cursor.execute(QUERIES["promote_due_rows"], values).fetchall()
         size = sum(row["size"] for row in rows)
-        delta = Delta(waiting=len(rows), waiting_bytes=size, delayed=-len(rows), delayed_bytes=-size)
-        return delta, _details(rows, 1)
+        delta = CounterDelta(waiting=len(rows), waiting_bytes=size, delayed=-len(rows), delayed_bytes=-size)
+        return delta, _count_flows(rows, 1)
 
     # Single jobs
 
-    def find(self, env: EnvRef, job_id: str) -> Found | None:
+    def find(self, env: EnvRef, job_id: str) -> StoredJob | None:
         """Return a job that waits, else a dead job with this id, or None."""
-        with self.transaction() as conn, conn.cursor(row_factory=class_row(Found)) as cursor:
+        with self.transaction() as conn, conn.cursor(row_factory=class_row(StoredJob)) as cursor:
             for query in (QUERIES["find_waiting_job"], QUERIES["find_dead_job"]):
                 if job := cursor.execute(query, {**vars(env), "job_id": job_id}).fetchone():
                     return job
         return None
 
-    def cancel(self, job: Found, had: Callable[[], Iterable[PlacedRow]]) -> ColdNumbers | None:
+    def cancel(self, job: StoredJob, read_placed: Callable[[], Iterable[PlacedRow]]) -> ColdCounters | None:
         """Delete a waiting job. Return the counters; None if its row is gone, or is in `read_placed()` and therefore in
         Valkey."""
         with self.transaction() as conn:
             self.lock_mover(conn, job.queue_id)
-            is_placed = any(row.seq == job.seq and row.job_id in (None, job.job_id) for row in had())
-            if is_placed or not self.existing(conn, [job.seq]):
+            is_placed = any(row.seq == job.seq and row.job_id in (None, job.job_id) for row in read_placed())
+            if is_placed or not self.find_existing(conn, [job.seq]):
                 return None
             self.delete(conn, [job.seq])
-            row = vars_of(job)
-            details = _details([] if job.delayed else [row], -1)
-            return self.change(conn, job.queue_id, _leaving([row], cancelled=1), details, valkey_epoch=None)
+            row = to_dict(job)
+            details = _count_flows([] if job.delayed else [row], -1)
+            return self.update_counters(
+                conn, job.queue_id, _removal_delta([row], cancelled=1), details, valkey_epoch=None
+            )
 
     # Dead jobs
 
-    def keep_dead(
+    def store_dead(
         self, queue_id: int, read: Callable[[], Sequence[DeadRow]], valkey_epoch: int | None
-    ) -> tuple[Sequence[DeadRow], ColdNumbers | None]:
+    ) -> tuple[Sequence[DeadRow], ColdCounters | None]:
         """Store the dead jobs that `read` returns. Return them, and the counters (None: all were already stored).
         `read` is called under the lock, so that it does not return a job that is being redriven."""
         with self.transaction() as conn:
@@ -474,65 +493,69 @@ class Store:
                 added += conn.execute(QUERIES["insert_dead_job"], {"queue_id": queue_id, **vars(row)}).rowcount
             if not added:
                 return rows, None
-            return rows, self.change(conn, queue_id, Delta(dead=added), {}, valkey_epoch=valkey_epoch)
+            return rows, self.update_counters(conn, queue_id, CounterDelta(dead=added), {}, valkey_epoch=valkey_epoch)
 
-    def dead_page(self, queue_id: int, which: DeadFilter, after: Place | None, scan: int) -> list[DeadEntry]:
+    def list_dead(self, queue_id: int, which: DeadFilter, after: DeadCursor | None, scan: int) -> list[DeadEntry]:
         """Return up to `scan` dead jobs after the cursor `after`, newest first. Those that do not match the filter have
         `matches=False`."""
         cursor_values = {"after_ms": after[0] if after else None, "after_id": after[1] if after else None}
-        values = {"queue_id": queue_id, "scan": scan, **cursor_values, **_matching(which)}
+        values = {"queue_id": queue_id, "scan": scan, **cursor_values, **_filter_params(which)}
         with self.transaction() as conn, conn.cursor(row_factory=class_row(DeadEntry)) as cursor:
             return cursor.execute(QUERIES["list_dead"], values).fetchall()
 
-    def dead_job(self, queue_id: int, job_id: str, payload_bytes: int) -> DeadEntry | None:
+    def find_dead_job(self, queue_id: int, job_id: str, payload_bytes: int) -> DeadEntry | None:
         values = {"queue_id": queue_id, "job_id": job_id, "payload_bytes": payload_bytes}
         with self.transaction() as conn, conn.cursor(row_factory=class_row(DeadEntry)) as cursor:
             return cursor.execute(QUERIES["find_dead_in_queue"], values).fetchone()
 
-    def remove_dead(self, queue_id: int, which: DeadFilter, most: int) -> tuple[int, ColdNumbers | None]:
+    def remove_dead(self, queue_id: int, which: DeadFilter, limit: int) -> tuple[int, ColdCounters | None]:
         """Delete up to `limit` dead jobs. Return how many, and the counters (None: nothing changed)."""
-        values = {"queue_id": queue_id, "most": most, **_matching(which)}
+        values = {"queue_id": queue_id, "most": limit, **_filter_params(which)}
         with self.transaction() as conn:
             self.lock_mover(conn, queue_id)
             removed = conn.execute(QUERIES["delete_dead"], values).rowcount
             if not removed:
                 return 0, None
-            return removed, self.change(conn, queue_id, Delta(dead=-removed, removed=removed), {}, valkey_epoch=None)
+            return removed, self.update_counters(
+                conn, queue_id, CounterDelta(dead=-removed, removed=removed), {}, valkey_epoch=None
+            )
 
-    def queues_with_dead(self, shard: int, before_ms: int) -> list[Backlog]:
+    def list_queues_with_old_dead(self, shard: int, before_ms: int) -> list[ColdQueue]:
         """Return the queues of a shard with jobs that were buried before `before_ms`."""
         with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
             cursor.execute(QUERIES["list_queues_with_old_dead"], {"shard": shard, "before_ms": before_ms})
-            return [_backlog(row) for row in cursor]
+            return [_parse_queue(row) for row in cursor]
 
     def redrive(
-        self, ref: QueueRef, queue_id: int, which: DeadFilter, most: int, now_ms: float
-    ) -> tuple[int, ColdNumbers | None]:
+        self, ref: QueueRef, queue_id: int, which: DeadFilter, limit: int, now_ms: float
+    ) -> tuple[int, ColdCounters | None]:
         """Redrive up to `limit` dead jobs. Return how many, and the counters (None: nothing changed). Raises
         QuotaExceeded, and then all of them stay dead."""
-        values = {"queue_id": queue_id, "most": most, "now": now_ms, **_matching(which)}
+        values = {"queue_id": queue_id, "most": limit, "now": now_ms, **_filter_params(which)}
         with self.transaction() as conn:
             self.lock_mover(conn, queue_id)
-            quotas = hold_quotas(conn, TenantRef.of(ref.environment), (Quota.COLD_JOBS, Quota.COLD_BYTES))
+            quotas = find_and_lock_quotas(
+                conn, TenantRef.from_environment(ref.environment), (Quota.COLD_JOBS, Quota.COLD_BYTES)
+            )
             with conn.cursor(row_factory=dict_row) as cursor:
                 rows = cursor.execute(QUERIES["redrive_dead"], values).fetchall()
             if not rows:
                 return 0, None
             size = sum(row["size"] for row in rows)
-            delta = Delta(waiting=len(rows), waiting_bytes=size, dead=-len(rows), redriven=len(rows))
-            counters = self.change(conn, queue_id, delta, _details(rows, 1), valkey_epoch=None)
-            refuse_beyond(quotas, partial(read_cold_use, conn), _adding(delta))
+            delta = CounterDelta(waiting=len(rows), waiting_bytes=size, dead=-len(rows), redriven=len(rows))
+            counters = self.update_counters(conn, queue_id, delta, _count_flows(rows, 1), valkey_epoch=None)
+            raise_if_exceeded(quotas, partial(read_cold_usage, conn), _compute_quota_additions(delta))
         return len(rows), counters
 
     # Flows and settings
 
-    def details(self, where: EnvRef | None = None, /, **parts: str | None) -> list[Detail]:
+    def list_flow_depths(self, where: EnvRef | None = None, /, **parts: str | None) -> list[TierFlowDepth]:
         """Return the cold tier's depth per flow: of one environment, of the queues that match the given names (org,
         project, env, queue), or of all queues."""
         names = {**dict.fromkeys(("org", "project", "env", "queue")), **(vars(where) if where else {}), **parts}
         with self.transaction() as conn:
             rows = conn.execute(QUERIES["list_flow_depths"], names).fetchall()
-        return [Detail(QueueRef(*row[:4]), *row[4:]) for row in rows]
+        return [TierFlowDepth(QueueRef(*row[:4]), *row[4:]) for row in rows]
 
     def record_settings(self, ref: QueueRef | EnvRef, values: Mapping[str, str | None]) -> None:
         with self.transaction() as conn:
@@ -543,14 +566,14 @@ class Store:
         for name, value in values.items():
             conn.execute(QUERIES["put_setting"], {**names, "name": name, "value": value or ""})
 
-    def settings(self) -> list[tuple[QueueRef | EnvRef, str, str | None]]:
+    def list_settings(self) -> list[tuple[QueueRef | EnvRef, str, str | None]]:
         """Return all recorded settings as (owner, name, value). None: the setting was removed."""
         with self.transaction() as conn:
             rows = conn.execute(QUERIES["list_settings"]).fetchall()
         return [(QueueRef(*row[:4]) if row[3] else EnvRef(*row[:3]), row[4], row[5] or None) for row in rows]
 
     @contextmanager
-    def held_setting(self, ref: QueueRef | EnvRef, name: str) -> Generator[str | None]:
+    def lock_setting(self, ref: QueueRef | EnvRef, name: str) -> Generator[str | None]:
         """Yield the current value of a setting, locked until the block ends. None: the setting was removed."""
         with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
             names = {"queue": "", **vars(ref), "name": name}
@@ -558,24 +581,24 @@ class Store:
 
     # Audit
 
-    def recount(self, queue_id: int) -> tuple[Counter[str], Counter[Kind]]:
+    def recount(self, queue_id: int) -> tuple[Counter[str], Counter[FlowKey]]:
         """Return the differences between rows and counters: (of the queue, of its flows). Empty: they agree.
 
         Each comparison is one statement, which reads one snapshot, so no lock is needed."""
         with self.transaction() as conn:
             return self._recount(conn, queue_id)
 
-    def repair(self, queue_id: int) -> tuple[Counter[str], Counter[Kind]]:
+    def repair(self, queue_id: int) -> tuple[Counter[str], Counter[FlowKey]]:
         """Correct the counters to agree with the rows, under a lock. Return the differences, as `recount` does."""
         with self.transaction() as conn:
             self.lock_mover(conn, queue_id)
             self.lock_queue(conn, queue_id)
             counters, flows = self._recount(conn, queue_id)
             counters.pop("unaccounted", None)
-            self.change(conn, queue_id, Delta(**counters), flows, valkey_epoch=None)
+            self.update_counters(conn, queue_id, CounterDelta(**counters), flows, valkey_epoch=None)
         return counters, flows
 
-    def _recount(self, conn: Connection, queue_id: int) -> tuple[Counter[str], Counter[Kind]]:
+    def _recount(self, conn: Connection, queue_id: int) -> tuple[Counter[str], Counter[FlowKey]]:
         with conn.cursor(row_factory=dict_row) as cursor:
             queue = cursor.execute(QUERIES["compare_counters"], {"queue_id": queue_id}).fetchone()
             details = cursor.execute(QUERIES["compare_flow_counts"], {"queue_id": queue_id}).fetchall()
@@ -585,7 +608,7 @@ class Store:
             Counter({(row["task"], row["flow"], row["flow_type"]): row["missing"] for row in details}),
         )
 
-    def tidy(self) -> None:
+    def delete_obsolete(self) -> None:
         """Delete records of spills that are too old to be checked, and empty counts of flows."""
         with self.transaction() as conn:
             conn.execute(QUERIES["delete_old_spills"])
@@ -593,46 +616,46 @@ class Store:
 
     # All changes of counters
 
-    def _change(
+    def _update_counters(
         self,
         conn: Connection,
         queue_id: int,
-        delta: Delta,
+        delta: CounterDelta,
         epoch: int | None,
         valkey_epoch: int | None,
         close_epoch: int | None = None,
-        limits: Limits = NO_LIMITS,
-    ) -> tuple[ColdNumbers, int]:
+        limits: ColdLimits = NO_LIMITS,
+    ) -> tuple[ColdCounters, int]:
         values = {
-            **vars_of(delta),
+            **to_dict(delta),
             **{"queue_id": queue_id, "epoch": epoch, "valkey_epoch": valkey_epoch, "close": close_epoch},
             **{"max_items": limits.max_items, "max_bytes": limits.max_bytes},
-            **self._believed_names(queue_id),
+            **self._expected_names(queue_id),
         }
         with conn.cursor(row_factory=dict_row) as cursor:
             row = cursor.execute(QUERIES["update_counters"], values).fetchone()
             if row is None:
-                self._refuse(conn, queue_id, epoch)
+                self._raise_if_epoch_closed(conn, queue_id, epoch)
                 raise ColdFull
             if self._identity not in (None, row["postgres_id"]):  # another database at the same address
                 self._identity = None
-                self.forget_ids()
+                self.clear_id_cache()
                 raise DatabaseRestored
-            return _numbers(row), row["xact"]
+            return _parse_counters(row), row["xact"]
 
-    def _believed_names(self, queue_id: int) -> dict[str, str | None]:
+    def _expected_names(self, queue_id: int) -> dict[str, str | None]:
         """Return the names that the id was cached for, to be compared by the query; each is None if it is not
         cached."""
         ref = self._refs.get(queue_id)
         return {**NO_NAMES} if ref is None else {**vars(ref)}
 
-    def _refuse(self, conn: Connection, queue_id: int, epoch: int | None) -> None:
+    def _raise_if_epoch_closed(self, conn: Connection, queue_id: int, epoch: int | None) -> None:
         row: Any = conn.execute(QUERIES["read_epoch"], {"queue_id": queue_id}).fetchone()
-        self._check_id(queue_id, row and row[1:])
+        self._check_queue_id(queue_id, row and row[1:])
         if epoch is not None and row[0] > epoch:
             raise EpochClosed(row[0])
 
-    def _count_details(self, conn: Connection, queue_id: int, details: Mapping[Kind, int]) -> None:
+    def _add_flow_counts(self, conn: Connection, queue_id: int, details: Mapping[FlowKey, int]) -> None:
         if details:
             tasks, flows, flow_types = (list(values) for values in zip(*details, strict=True))
             counts = list(details.values())
@@ -669,33 +692,33 @@ def copy_rows(copy: Copy, queue_id: int, jobs: Iterable[SpillJob]) -> None:
         )
 
 
-_NUMBERS = [field.name for field in fields(ColdNumbers) if field.name != "oldest_ms"]
+_COUNTER_COLUMNS = [field.name for field in fields(ColdCounters) if field.name != "oldest_ms"]
 
 
-def vars_of(data: Any) -> dict[str, Any]:
+def to_dict(data: Any) -> dict[str, Any]:
     return {field.name: getattr(data, field.name) for field in fields(data)}
 
 
-def with_oldest(counters: ColdNumbers, oldest_ms: float | None) -> ColdNumbers:
+def with_oldest(counters: ColdCounters, oldest_ms: float | None) -> ColdCounters:
     return replace(counters, oldest_ms=oldest_ms)
 
 
-def _numbers(row: Mapping[str, Any]) -> ColdNumbers:
-    return ColdNumbers(**{name: row[name] for name in _NUMBERS})
+def _parse_counters(row: Mapping[str, Any]) -> ColdCounters:
+    return ColdCounters(**{name: row[name] for name in _COUNTER_COLUMNS})
 
 
-def _backlog(row: Mapping[str, Any]) -> Backlog:
-    return Backlog(row["queue_id"], QueueRef(row["org"], row["project"], row["env"], row["queue"]))
+def _parse_queue(row: Mapping[str, Any]) -> ColdQueue:
+    return ColdQueue(row["queue_id"], QueueRef(row["org"], row["project"], row["env"], row["queue"]))
 
 
-def _details(rows: Iterable[Mapping[str, Any]], sign: int) -> Counter[Kind]:
-    counts: Counter[Kind] = Counter()
+def _count_flows(rows: Iterable[Mapping[str, Any]], sign: int) -> Counter[FlowKey]:
+    counts: Counter[FlowKey] = Counter()
     for row in rows:
         counts[row["task"], row["flow"], row["flow_type"]] += sign
     return counts
 
 
-def _adding(delta: Delta) -> dict[str, int]:
+def _compute_quota_additions(delta: CounterDelta) -> dict[str, int]:
     """Return what a transaction adds to the usage of the quotas of the cold tier."""
     return {
         Quota.COLD_JOBS: delta.waiting + delta.delayed,
@@ -703,17 +726,17 @@ def _adding(delta: Delta) -> dict[str, int]:
     }
 
 
-def _matching(which: DeadFilter) -> dict[str, Any]:
+def _filter_params(which: DeadFilter) -> dict[str, Any]:
     return {
         **{"ids": list(which.ids) or None, "task": which.task, "error": which.error},
         **{"from_ms": which.buried_from_ms, "until_ms": which.buried_until_ms},
     }
 
 
-def _leaving(rows: Sequence[Mapping[str, Any]], **totals: int) -> Delta:
+def _removal_delta(rows: Sequence[Mapping[str, Any]], **totals: int) -> CounterDelta:
     delayed = [row for row in rows if row["delayed"]]
     delayed_bytes = sum(row["size"] for row in delayed)
-    return Delta(
+    return CounterDelta(
         waiting=len(delayed) - len(rows),
         waiting_bytes=delayed_bytes - sum(row["size"] for row in rows),
         delayed=-len(delayed),
@@ -722,7 +745,7 @@ def _leaving(rows: Sequence[Mapping[str, Any]], **totals: int) -> Delta:
     )
 
 
-def leaving(rows: Sequence[ColdRow], **totals: int) -> tuple[Delta, Counter[Kind]]:
+def compute_removal(rows: Sequence[ColdRow], **totals: int) -> tuple[CounterDelta, Counter[FlowKey]]:
     """Return the changes of the counters, and of the counts per flow, when these rows are deleted."""
     as_mappings = [vars(row) for row in rows]
-    return _leaving(as_mappings, **totals), _details((row for row in as_mappings if not row["delayed"]), -1)
+    return _removal_delta(as_mappings, **totals), _count_flows((row for row in as_mappings if not row["delayed"]), -1)

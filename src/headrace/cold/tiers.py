@@ -15,19 +15,19 @@ from copy import copy
 from functools import cached_property
 from typing import Any, TypeVar
 
-from headrace.cold.store import NO_LIMITS, Found, Limits, Store, with_oldest
+from headrace.cold.store import NO_LIMITS, ColdLimits, ColdStore, StoredJob, with_oldest
 from headrace.errors import DatabaseRestored, HeadraceError, QuotaExceeded, WrongDatabase
 from headrace.model.job import JobInfo, JobState
 from headrace.model.names import EnvRef, QueueRef
 from headrace.postgres.connect import open_pool
 from headrace.queue import keys
 from headrace.queue.bounds import NO_BOUNDS
+from headrace.queue.client import QueueOptions, store_shards
 from headrace.queue.overflow import SpillJob
-from headrace.queue.queue import QueueOptions, store_shards
 from headrace.queue.quotas import count_refusal
-from headrace.queue.scripts import DEAD_BYTES, ColdNumbers, DeadFilter, DeadRow, Enqueued, PlacedRow, Stubs
-from headrace.valkey.connect import ScriptError, Valkey, available, connect
-from headrace.valkey.scripts import Call, run
+from headrace.queue.scripts import DEAD_BYTES, ColdCounters, DeadFilter, DeadRow, EnqueueResult, PlacedRow, Stubs
+from headrace.valkey.connect import ScriptError, Valkey, connect, translate_errors
+from headrace.valkey.scripts import ScriptCall, run
 
 T = TypeVar("T")
 
@@ -46,14 +46,14 @@ class Tiers:
         valkey_url: str,
         postgres_url: str,
         options: QueueOptions | None = None,
-        limits: Limits = NO_LIMITS,
+        limits: ColdLimits = NO_LIMITS,
         far_ms: int = FAR_MS,
         keep_ms: int = KEEP_MS,
     ) -> None:
         self.far_ms = far_ms
         self._keep_ms = keep_ms  # how long the id of a dead job stays reserved in Valkey once it is in PostgreSQL
         self._options = options or QueueOptions()
-        self.store = Store(open_pool(postgres_url), limits)
+        self.store = ColdStore(open_pool(postgres_url), limits)
         self._valkey_url = valkey_url
         self.valkey: Valkey = connect(valkey_url)
 
@@ -61,16 +61,16 @@ class Tiers:
     def stubs(self) -> Stubs:
         """Return the script calls. At first use the number of shards is read from Valkey, or stored there. Raises
         ShardMismatch."""
-        with available():
+        with translate_errors():
             shards = store_shards(self.valkey, self._options.shards)
-        return self._options.resolve(shards, NO_BOUNDS).stubs()
+        return self._options.resolve(shards, NO_BOUNDS).make_stubs()
 
     def close(self) -> None:
         self.store.close()
         self.valkey.close()
 
     @contextmanager
-    def reconnected(self) -> Generator[Tiers]:
+    def open_copy(self) -> Generator[Tiers]:
         """Yield a copy with its own Valkey connections and the same PostgreSQL pool. Calls of one client to a cluster
         wait for each other while one of the servers is unavailable."""
         other = copy(self)
@@ -80,19 +80,19 @@ class Tiers:
         finally:
             other.valkey.close()
 
-    def run(self, call: Call[T]) -> T:
+    def run(self, call: ScriptCall[T]) -> T:
         return run(self.valkey, call)
 
     # Producers
 
-    def spill(self, ref: QueueRef, jobs: Sequence[SpillJob], told: Enqueued) -> Sequence[bool]:
-        shard = self.stubs.shard_of(ref)
-        epochs = {"valkey_epoch": told.valkey_epoch, "cold_epoch": told.cold_epoch}
-        self._check_postgres(shard, told.postgres_id)
+    def spill(self, ref: QueueRef, jobs: Sequence[SpillJob], reply: EnqueueResult) -> Sequence[bool]:
+        shard = self.stubs.find_shard(ref)
+        epochs = {"valkey_epoch": reply.valkey_epoch, "cold_epoch": reply.cold_epoch}
+        self._check_postgres(shard, reply.postgres_id)
         try:
             stored, counters = self.store.spill(ref, shard, jobs, **epochs)
         except DatabaseRestored:
-            self.check_postgres(shard, anew=True)
+            self.check_postgres(shard, refresh=True)
             stored, counters = self.store.spill(ref, shard, jobs, **epochs)
         except QuotaExceeded as error:
             self._count_refusal(ref.environment, error)
@@ -100,7 +100,7 @@ class Tiers:
         waiting = [job.due_ms for job, was_stored in zip(jobs, stored, strict=True) if was_stored and not job.delayed]
         if counters.waiting == len(waiting) > 0:  # no other row waits
             counters = with_oldest(counters, min(waiting))
-        self.tell(ref, counters)
+        self.sync_counters(ref, counters)
         return stored
 
     def _count_refusal(self, env: EnvRef, error: QuotaExceeded) -> None:
@@ -111,45 +111,45 @@ class Tiers:
 
     def find(self, env: EnvRef, job_id: str) -> JobInfo | None:
         job = self.store.find(env, job_id)
-        return None if job is None else job_info(env, job)
+        return None if job is None else to_job_info(env, job)
 
     def cancel(self, env: EnvRef, job_id: str) -> JobState | None:
         job = self.store.find(env, job_id)
-        self.check_postgres(self.stubs.shard_of(env))
+        self.check_postgres(self.stubs.find_shard(env))
         if job is None or job.error is not None:
             return None if job is None else JobState.DEAD
-        counters = self.store.cancel(job, lambda: self.unconfirmed(job.ref))
+        counters = self.store.cancel(job, lambda: self.list_unconfirmed(job.ref))
         if counters is None:  # it was moved to Valkey meanwhile
             return self.run(self.stubs.cancel(env, job_id))
-        self.tell(job.ref, counters)
-        return waiting_state(job)
+        self.sync_counters(job.ref, counters)
+        return to_waiting_state(job)
 
     # Operators
 
     def redrive(self, ref: QueueRef, which: DeadFilter) -> int:
-        return self.redrive_some(ref, which, None)
+        return self.redrive_up_to(ref, which, None)
 
-    def redrive_some(self, ref: QueueRef, which: DeadFilter, most: int | None) -> int:
+    def redrive_up_to(self, ref: QueueRef, which: DeadFilter, limit: int | None) -> int:
         """Redrive up to `limit` dead jobs of both tiers (None: all). Return how many. Dead jobs in Valkey move to
         PostgreSQL first, so that only one tier is searched."""
-        queue_id = self.gather_dead(ref)
+        queue_id = self.move_all_dead(ref)
 
-        def redrive(page: int) -> tuple[int, ColdNumbers | None]:
-            return self.store.redrive(ref, queue_id, which, page, self.run(self.stubs.room(ref)).now_ms)
+        def redrive(page: int) -> tuple[int, ColdCounters | None]:
+            return self.store.redrive(ref, queue_id, which, page, self.run(self.stubs.read_refill_state(ref)).now_ms)
 
-        return self._in_pages(ref, redrive, most)
+        return self._run_paged(ref, redrive, limit)
 
-    def remove_dead(self, ref: QueueRef, which: DeadFilter, most: int | None) -> int:
+    def remove_dead(self, ref: QueueRef, which: DeadFilter, limit: int | None) -> int:
         """Delete up to `limit` dead jobs of both tiers (None: all), oldest first. Return how many."""
-        queue_id = self.gather_dead(ref)
-        return self._in_pages(ref, lambda page: self.store.remove_dead(queue_id, which, page), most)
+        queue_id = self.move_all_dead(ref)
+        return self._run_paged(ref, lambda page: self.store.remove_dead(queue_id, which, page), limit)
 
-    def _in_pages(self, ref: QueueRef, do: Callable[[int], tuple[int, ColdNumbers | None]], most: int | None) -> int:
+    def _run_paged(self, ref: QueueRef, do: Callable[[int], tuple[int, ColdCounters | None]], limit: int | None) -> int:
         """Run `do` with page sizes, one transaction per page, until no jobs are left, `limit` is reached, or a quota is
         used up. Return the number of jobs. Raises QuotaExceeded if the quota does not allow a single job."""
         done, page = 0, PAGE
-        while most is None or done < most:
-            size = page if most is None else min(page, most - done)
+        while limit is None or done < limit:
+            size = page if limit is None else min(page, limit - done)
             try:
                 count, counters = do(size)
             except QuotaExceeded as error:
@@ -161,98 +161,98 @@ class Tiers:
                     break
                 raise
             if counters is not None:
-                self.tell(ref, counters)
+                self.sync_counters(ref, counters)
             done += count
             if count < size:
                 break
         return done
 
-    def gather_dead(self, ref: QueueRef) -> int:
+    def move_all_dead(self, ref: QueueRef) -> int:
         """Move all dead jobs of a queue from Valkey to PostgreSQL. Return the queue's id in PostgreSQL."""
-        self.check_postgres(self.stubs.shard_of(ref))
-        queue_id = self.store.queue_id(ref, self.stubs.shard_of(ref))
+        self.check_postgres(self.stubs.find_shard(ref))
+        queue_id = self.store.ensure_queue_id(ref, self.stubs.find_shard(ref))
         while self.move_dead(ref, queue_id, PAGE):
             pass
         return queue_id
 
-    def move_dead(self, ref: QueueRef, queue_id: int, most: int) -> bool:
+    def move_dead(self, ref: QueueRef, queue_id: int, limit: int) -> bool:
         """Move one page of dead jobs from Valkey to PostgreSQL. Return True if the page was full, so there may be more.
         A job that a crash left in both tiers is only deleted from Valkey."""
-        epoch = self.run(self.stubs.room(ref)).valkey_epoch
+        epoch = self.run(self.stubs.read_refill_state(ref)).valkey_epoch
 
         def read() -> Sequence[DeadRow]:
-            return self.run(self.stubs.dead(ref, most, DEAD_BYTES))
+            return self.run(self.stubs.list_dead(ref, limit, DEAD_BYTES))
 
-        rows, counters = self.store.keep_dead(queue_id, read, epoch)
+        rows, counters = self.store.store_dead(queue_id, read, epoch)
         if rows:
-            self.run(self.stubs.forget(ref, rows, self._keep_ms))
+            self.run(self.stubs.drop_dead(ref, rows, self._keep_ms))
         if counters is not None:
-            self.tell(ref, counters)
-        return len(rows) == most or sum(row.size for row in rows) >= DEAD_BYTES
+            self.sync_counters(ref, counters)
+        return len(rows) == limit or sum(row.size for row in rows) >= DEAD_BYTES
 
-    def unconfirmed(self, ref: QueueRef) -> Sequence[PlacedRow]:
+    def list_unconfirmed(self, ref: QueueRef) -> Sequence[PlacedRow]:
         """Return the rows that are placed in Valkey and not yet confirmed as deleted in PostgreSQL."""
-        return self.run(self.stubs.room(ref, name_placed=True)).unconfirmed
+        return self.run(self.stubs.read_refill_state(ref, name_placed=True)).unconfirmed
 
-    def confirm(self, ref: QueueRef, queue_id: int, placed: Sequence[PlacedRow]) -> ColdNumbers:
+    def confirm_placed(self, ref: QueueRef, queue_id: int, placed: Sequence[PlacedRow]) -> ColdCounters:
         """Delete rows that are placed in Valkey, and sync the counters. Return the counters."""
-        counters = self.store.confirm(queue_id, placed)
-        self.tell(ref, counters, [row.seq for row in placed])
+        counters = self.store.confirm_placed(queue_id, placed)
+        self.sync_counters(ref, counters, [row.seq for row in placed])
         return counters
 
     def record_settings(self, ref: QueueRef | EnvRef, values: Mapping[str, str | None]) -> None:
-        self.check_postgres(self.stubs.shard_of(ref))
+        self.check_postgres(self.stubs.find_shard(ref))
         self.store.record_settings(ref, values)
 
     # Identity of the PostgreSQL database
 
-    def check_postgres(self, shard: int, *, anew: bool = False) -> None:
+    def check_postgres(self, shard: int, *, refresh: bool = False) -> None:
         """Raise WrongDatabase if jobs of this shard wait in another PostgreSQL. With `refresh` the identity is read
         from PostgreSQL even if it is cached."""
-        self._check_postgres(shard, self.known_postgres(shard), anew=anew)
+        self._check_postgres(shard, self.read_known_postgres(shard), refresh=refresh)
 
-    def known_postgres(self, shard: int) -> str:
+    def read_known_postgres(self, shard: int) -> str:
         """Return the id of the PostgreSQL where jobs of this shard wait; empty if it is not known yet."""
-        with available():
+        with translate_errors():
             known: Any = self.valkey.hget(keys.meta(shard), "postgres")
         return known.decode() if known else ""
 
-    def _check_postgres(self, shard: int, known: str, *, anew: bool = False) -> None:
-        own = self.store.identity(anew=anew)
+    def _check_postgres(self, shard: int, known: str, *, refresh: bool = False) -> None:
+        own = self.store.read_identity(refresh=refresh)
         if not known:
-            with available():
+            with translate_errors():
                 self.valkey.hsetnx(keys.meta(shard), "postgres", own)
                 stored: Any = self.valkey.hget(keys.meta(shard), "postgres")
             known = stored.decode()
-        if known != own and (anew or known != self.store.identity(anew=True)):
+        if known != own and (refresh or known != self.store.read_identity(refresh=True)):
             raise WrongDatabase
 
     def adopt_postgres(self) -> None:
         """Make this PostgreSQL the one where jobs of every shard wait, in place of any other."""
-        own = self.store.identity(anew=True)
+        own = self.store.read_identity(refresh=True)
         for shard in range(self.stubs.shards):
-            with available():
+            with translate_errors():
                 self.valkey.hset(keys.meta(shard), "postgres", own)
             self.store.record_event("postgres", shard, "adopted", "An operator adopted this PostgreSQL.")
 
-    def tell(self, ref: QueueRef, counters: ColdNumbers, gone: Sequence[int] = ()) -> None:
+    def sync_counters(self, ref: QueueRef, counters: ColdCounters, deleted_rows: Sequence[int] = ()) -> None:
         """Send a queue's cold counters to Valkey. Errors are logged, not raised: PostgreSQL has committed, and the next
         sync sends absolute values."""
         try:
-            self.run(self.stubs.settle(ref, counters, gone, self.store.identity()))
+            self.run(self.stubs.sync_cold(ref, counters, deleted_rows, self.store.read_identity()))
         except (HeadraceError, ScriptError) as error:
             log.warning("could not sync cold counters to Valkey: %s", error, extra={"action": "unavailable"})
 
 
-def waiting_state(job: Found) -> JobState:
+def to_waiting_state(job: StoredJob) -> JobState:
     return JobState.SCHEDULED if job.delayed else JobState.COLD
 
 
-def job_info(env: EnvRef, job: Found) -> JobInfo:
+def to_job_info(env: EnvRef, job: StoredJob) -> JobInfo:
     return JobInfo(
         environment=env,
         id=job.job_id,
-        state=waiting_state(job) if job.error is None else JobState.DEAD,
+        state=to_waiting_state(job) if job.error is None else JobState.DEAD,
         queue=job.queue,
         task=job.task,
         payload=job.payload,

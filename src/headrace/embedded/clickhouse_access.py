@@ -103,15 +103,15 @@ VALUE_EXPRESSIONS = (
 """Settings that allow expressions in the data of INSERT ... VALUES; enabled only for data without forbidden calls."""
 
 _ENGINES = frozenset(name.encode() for name in TABLE_ENGINES | DATABASE_ENGINES)
-_NAMES_AN_ENGINE = (b"CREATE", b"ATTACH", b"REPLACE")  # in other statements, `engine = x` compares a column
-_CLIENT_FILES = {b"OUTFILE": b"INTO", b"INFILE": b"FROM"}
-_OTHER_WORDS = (b"outfile", b"infile", b"engine", b"input_format_values")
-_DISK = b"disk"  # a function in the SETTINGS of a table
-_READS_FILES = b"file"  # a function that can be used without parentheses: arrayMap(file, paths), * APPLY file
+_ENGINE_STATEMENTS = (b"CREATE", b"ATTACH", b"REPLACE")  # in other statements, `engine = x` compares a column
+_FILE_CLAUSES = {b"OUTFILE": b"INTO", b"INFILE": b"FROM"}
+_SUSPICIOUS_WORDS = (b"outfile", b"infile", b"engine", b"input_format_values")
+_DISK_FUNCTION = b"disk"  # a function in the SETTINGS of a table
+_FILE_FUNCTION = b"file"  # a function that can be used without parentheses: arrayMap(file, paths), * APPLY file
 _TOKEN = re.compile(rb"'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`|\"(?:[^\"\\]|\\.)*\"|\w+|\S", re.DOTALL)
 
 
-def users_config() -> str:
+def build_users_config() -> str:
     """Return the engine's configuration of users, as XML."""
     values = {**FIXED_SETTINGS, **dict.fromkeys(VALUE_EXPRESSIONS, "0")}
     settings = "".join(f"<{name}>{value}</{name}>" for name, value in values.items())
@@ -137,8 +137,8 @@ class StatementCheck:
     def __init__(self, table_functions: Collection[str]) -> None:
         allowed = {name.lower() for name in TABLE_FUNCTIONS}
         refused = {name.lower().encode() for name in table_functions if name.lower() not in allowed}
-        self._refused = frozenset({*refused, _DISK})
-        words = map(re.escape, sorted({*self._refused, *_OTHER_WORDS, _READS_FILES}))
+        self._refused = frozenset({*refused, _DISK_FUNCTION})
+        words = map(re.escape, sorted({*self._refused, *_SUSPICIOUS_WORDS, _FILE_FUNCTION}))
         self._words = re.compile(b"|".join(words), re.IGNORECASE)
 
     def is_suspicious(self, sql: bytes) -> bool:
@@ -152,18 +152,18 @@ class StatementCheck:
     def find_forbidden(self, formatted: bytes) -> str | None:
         """Return why a statement, as formatted by the engine, is forbidden, or None if it is allowed."""
         tokens = [b"", b"", *_TOKEN.findall(formatted), b""]
-        names_an_engine = tokens[2].upper() in _NAMES_AN_ENGINE
+        names_an_engine = tokens[2].upper() in _ENGINE_STATEMENTS
         for second, before, token, after in zip(tokens, tokens[1:], tokens[2:], tokens[3:], strict=False):
             if token.startswith(b"'"):
                 continue
             name = token[1:-1] if token[:1] in b'`"' and len(token) > 1 else token
-            if before.upper() == _CLIENT_FILES.get(name.upper()):
+            if before.upper() == _FILE_CLAUSES.get(name.upper()):
                 return "INTO OUTFILE and FROM INFILE are not allowed: this server reads and writes no files"
             if names_an_engine and (second.upper(), before) == (b"ENGINE", b"=") and name not in _ENGINES:
                 return f"The engine {name.decode(errors='replace')} is not allowed on this server"
             if name.decode(errors="replace") in VALUE_EXPRESSIONS:
                 return f"The setting {name.decode()} cannot be changed on this server"
-            if name == _READS_FILES and before != b".":
+            if name == _FILE_FUNCTION and before != b".":
                 return "The function file is not allowed: this server reads no files (write table.`file` for a column)"
             if name.lower() in self._refused and after == b"(":
                 return f"The function {name.decode(errors='replace')} is not allowed on this server"

@@ -26,16 +26,16 @@ from typing import Protocol, cast
 
 from chdb import _chdb
 
-from headrace.embedded.clickhouse_access import VALUE_EXPRESSIONS, StatementCheck, users_config
-from headrace.embedded.clickhouse_statement import InsertHead, Token, is_query
-from headrace.embedded.datadir import write_private
+from headrace.embedded.clickhouse_access import VALUE_EXPRESSIONS, StatementCheck, build_users_config
+from headrace.embedded.clickhouse_statement import InsertStatement, SqlToken, is_query
+from headrace.embedded.data_directory import write_private_file
 from headrace.errors import DataDirectoryError, EmbeddedError, HeadraceError
 
 # Results that cannot be streamed are held in memory. Clients can raise this limit with max_result_bytes.
 MAX_BUFFERED_RESULT_BYTES = 256 * 1024 * 1024
 
 # chDB encodes each block separately. In these formats, the concatenated blocks are a valid result.
-_STREAMED = frozenset(
+_STREAMABLE_FORMATS = frozenset(
     {
         "Native",
         "RowBinary",
@@ -51,7 +51,7 @@ _STREAMED = frozenset(
 _ARROW_STREAM = "ArrowStream"  # also streamable, but its chunks must be joined (see `_join_arrow_streams`)
 _ARROW_STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
-_FORMAT = "SELECT formatQuerySingleLine(unhex({statement:String}))"
+_FORMAT_QUERY = "SELECT formatQuerySingleLine(unhex({statement:String}))"
 
 _CODE = re.compile(r"Code: (\d+)\. DB::")
 _NAME = re.compile(r"\(([A-Z][A-Z0-9_]+)\)(?: \(version [^)]*\))?\s*$")
@@ -66,27 +66,27 @@ class QueryFailed(HeadraceError):
         self.name = name
 
     @classmethod
-    def because(cls, code: int, name: str, reason: str) -> QueryFailed:
+    def from_endpoint(cls, code: int, name: str, reason: str) -> QueryFailed:
         """Create an error of this endpoint, formatted like ClickHouse's errors."""
         return cls(code, name, f"Code: {code}. DB::Exception: {reason}. ({name})")
 
     @classmethod
-    def of(cls, text: str) -> QueryFailed:
+    def from_chdb(cls, text: str) -> QueryFailed:
         """Create an error from the text of a RuntimeError of chDB, which contains the code and the name."""
         code, name = _CODE.search(text), _NAME.search(text)
         if code is None:
-            return cls.because(1001, "STD_EXCEPTION", text)
+            return cls.from_endpoint(1001, "STD_EXCEPTION", text)
         return cls(int(code[1]), name[1] if name else "UNKNOWN_EXCEPTION", text[code.start() :])
 
 
 @contextlib.contextmanager
-def _own_errors() -> Generator[None]:
+def _translate_errors() -> Generator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise QueryFailed.of(str(error)) from error
+        raise QueryFailed.from_chdb(str(error)) from error
     except UnicodeDecodeError as error:  # the message quotes bytes of the statement that are not UTF-8
-        raise QueryFailed.of(error.object.decode(errors="replace")) from error
+        raise QueryFailed.from_chdb(error.object.decode(errors="replace")) from error
 
 
 class _Result(Protocol):
@@ -116,7 +116,7 @@ _connect = cast("Callable[[str], _Connection]", vars(_chdb)["connect"])
 
 
 @dataclass(slots=True)
-class Summary:
+class QuerySummary:
     """Statistics of a query, with the field names of the X-ClickHouse-Summary header."""
 
     read_rows: int = 0
@@ -141,76 +141,80 @@ class Summary:
         return json.dumps({name: str(value) for name, value in asdict(self).items()})
 
 
-class Session:
+class ChdbSession:
     """The connection of one request. Closing it cancels running queries and discards settings and parameters."""
 
     def __init__(self, connection: _Connection, check: StatementCheck) -> None:
         self._connection = connection
         self._check = check
         self._insert: object = None
-        self.summary = Summary()
+        self.summary = QuerySummary()
         self.timezone = ""  # set if it differs from the engine's
         self.returns_rows = False  # set when iter_result() starts; True even for a SELECT with an empty result
 
     def configure(self, settings: Mapping[str, str], database: str) -> None:
         """Apply settings and select the database. Raises QueryFailed if the engine rejects a name or value."""
         if chosen := next((name for name in VALUE_EXPRESSIONS if name in settings), None):
-            raise QueryFailed.because(452, "SETTING_CONSTRAINT_VIOLATION", f"Setting {chosen} should not be changed")
-        with _own_errors():
+            raise QueryFailed.from_endpoint(
+                452, "SETTING_CONSTRAINT_VIOLATION", f"Setting {chosen} should not be changed"
+            )
+        with _translate_errors():
             if database:
-                self._connection.query(f"USE {_identifier(database)}")
+                self._connection.query(f"USE {_quote_identifier(database)}")
             if settings:
-                assignments = (f"{_identifier(name)} = {_literal(value)}" for name, value in settings.items())
+                assignments = (
+                    f"{_quote_identifier(name)} = {_quote_literal(value)}" for name, value in settings.items()
+                )
                 self._connection.query(f"SET {', '.join(assignments)}")
         self.timezone = settings.get("session_timezone", "")
 
     def add_external_table(self, name: str, columns: str, format: str, data: bytes) -> None:
         """Create a temporary table from data that was sent with a query."""
-        table = _identifier(name)
+        table = _quote_identifier(name)
         create = f"CREATE TEMPORARY TABLE {table} ({columns}) ENGINE = Memory".encode()
-        self._refuse_forbidden(create)
-        with _own_errors():
+        self._check_allowed(create)
+        with _translate_errors():
             self._connection.query(create)
-        self.begin_insert(InsertHead(f"INSERT INTO {table}".encode(), format, 0), {})
-        self.append(data)
+        self.begin_insert(InsertStatement(f"INSERT INTO {table}".encode(), format, 0), {})
+        self.insert_chunk(data)
         self.finish_insert()
-        self.summary = Summary()  # the summary covers the query only
+        self.summary = QuerySummary()  # the summary covers the query only
 
-    def begin_insert(self, head: InsertHead, binds: Mapping[str, str], data: bytes | None = None) -> None:
+    def begin_insert(self, head: InsertStatement, binds: Mapping[str, str], data: bytes | None = None) -> None:
         """Start an INSERT. `data`: all of its data if already known; its values may then be expressions."""
-        self._refuse_forbidden(head.statement + f" FORMAT {head.format}".encode())
-        with _own_errors():
+        self._check_allowed(head.statement + f" FORMAT {head.format}".encode())
+        with _translate_errors():
             if head.format.lower() == "values" and data is not None and not self._check.is_suspicious(data):
                 self._connection.query(f"SET {', '.join(f'{name} = 1' for name in VALUE_EXPRESSIONS)}")
             for name, value in binds.items():  # send_insert has no parameters, so they are set on the session
-                self._connection.query(f"SET {_identifier('param_' + name)} = {_literal(value)}")
+                self._connection.query(f"SET {_quote_identifier('param_' + name)} = {_quote_literal(value)}")
             self._insert = self._connection.send_insert(head.statement, head.format)
 
-    def append(self, data: bytes) -> None:
-        with _own_errors():
+    def insert_chunk(self, data: bytes) -> None:
+        with _translate_errors():
             self._connection.insert_append(self._insert, data)
 
     def finish_insert(self) -> None:
         """Commit the INSERT. If the session closes before this, the last block is not inserted."""
-        with _own_errors():
+        with _translate_errors():
             self.summary.add(self._connection.insert_done(self._insert))
 
-    def rows(self, sql: bytes, tokens: list[Token], format: str, binds: Mapping[str, str]) -> Iterator[bytes]:
+    def iter_result(self, sql: bytes, tokens: list[SqlToken], format: str, binds: Mapping[str, str]) -> Iterator[bytes]:
         """Yield the result of a statement in non-empty chunks. The statement runs when the first one is requested."""
-        self._refuse_forbidden(sql)
-        with _own_errors():
+        self._check_allowed(sql)
+        with _translate_errors():
             kind = self._connection.classify_query(sql)
             self.returns_rows = str(kind["query_class"]) == "query_class.READ_ONLY"
             # Text that does not parse also goes to send_query, which rejects all of it; query() would run the
             # statements before the invalid one.
             broken = kind["statement_count"] != 1
-            if broken or (self.returns_rows and streams(tokens, format)):
-                chunks = self._stream(sql, format, binds)
-                yield from _joined_arrow(chunks) if format == _ARROW_STREAM else chunks
+            if broken or (self.returns_rows and can_stream(tokens, format)):
+                chunks = self._iter_streamed(sql, format, binds)
+                yield from _join_arrow_streams(chunks) if format == _ARROW_STREAM else chunks
             else:
-                yield from self._buffered(sql, format, binds)
+                yield from self._iter_buffered(sql, format, binds)
 
-    def _stream(self, sql: bytes, format: str, binds: Mapping[str, str]) -> Iterator[bytes]:
+    def _iter_streamed(self, sql: bytes, format: str, binds: Mapping[str, str]) -> Iterator[bytes]:
         stream = self._connection.send_query(sql, format, params=binds)
         while True:
             result = self._connection.streaming_fetch_result(stream)
@@ -220,7 +224,7 @@ class Session:
                 return
             yield piece
 
-    def _buffered(self, sql: bytes, format: str, binds: Mapping[str, str]) -> Iterator[bytes]:
+    def _iter_buffered(self, sql: bytes, format: str, binds: Mapping[str, str]) -> Iterator[bytes]:
         result = self._connection.query(sql, format, params=binds)
         self.summary.add(result)
         if piece := result.bytes():
@@ -229,22 +233,22 @@ class Session:
     def close(self) -> None:
         self._connection.close()
 
-    def _refuse_forbidden(self, sql: bytes) -> None:
+    def _check_allowed(self, sql: bytes) -> None:
         """Raise QueryFailed if a statement uses files or programs in a way that the engine does not check."""
         if not self._check.is_suspicious(sql):
             return
-        with _own_errors():
-            formatted = self._connection.query(_FORMAT, "RawBLOB", params={"statement": sql.hex()}).bytes()
+        with _translate_errors():
+            formatted = self._connection.query(_FORMAT_QUERY, "RawBLOB", params={"statement": sql.hex()}).bytes()
         if reason := self._check.find_forbidden(formatted):
-            raise QueryFailed.because(497, "ACCESS_DENIED", reason)
+            raise QueryFailed.from_endpoint(497, "ACCESS_DENIED", reason)
 
 
-class Engine:
+class ChdbEngine:
     """chDB on one data directory. Keeps one connection open, because chDB stops when the last one closes."""
 
     def __init__(self, data_dir: Path) -> None:
-        self._lock = _lock(data_dir)
-        users = _write_users(data_dir)
+        self._lock = _lock_directory(data_dir)
+        users = _write_users_config(data_dir)
         # users_config takes effect only together with config-file.
         self._address = f"{data_dir}?config-file={users}&users_config={users}"
         try:
@@ -257,8 +261,8 @@ class Engine:
         self._check = StatementCheck(functions.decode().split())
         self.version, self.timezone, self.host_name = facts.decode().rstrip("\n").split("\t")
 
-    def session(self, settings: Mapping[str, str], database: str) -> Session:
-        session = Session(_connect(self._address), self._check)
+    def open_session(self, settings: Mapping[str, str], database: str) -> ChdbSession:
+        session = ChdbSession(_connect(self._address), self._check)
         try:
             session.configure(settings, database)
         except QueryFailed:
@@ -275,10 +279,10 @@ class Engine:
         os.close(self._lock)
 
 
-def _write_users(data_dir: Path) -> Path:
+def _write_users_config(data_dir: Path) -> Path:
     """Write the users configuration of the engine to a private file, and return its path."""
     path = data_dir / "users.xml"
-    write_private(path, users_config())
+    write_private_file(path, build_users_config())
     return path
 
 
@@ -300,12 +304,12 @@ def _replace_default_database(root: _Connection, data_dir: Path) -> None:
         root.query(f"ATTACH DATABASE default UUID '{uuid}' ENGINE = Atomic")
 
 
-def streams(tokens: list[Token], format: str) -> bool:
+def can_stream(tokens: list[SqlToken], format: str) -> bool:
     """Return whether the result can be streamed in chunks."""
-    return is_query(tokens) and (format in _STREAMED or format == _ARROW_STREAM)
+    return is_query(tokens) and (format in _STREAMABLE_FORMATS or format == _ARROW_STREAM)
 
 
-def _joined_arrow(streams: Iterator[bytes]) -> Iterator[bytes]:
+def _join_arrow_streams(streams: Iterator[bytes]) -> Iterator[bytes]:
     """Join Arrow streams of one schema into a single one, with one schema message and one end marker."""
     first = True
     for stream in streams:
@@ -316,7 +320,7 @@ def _joined_arrow(streams: Iterator[bytes]) -> Iterator[bytes]:
         yield _ARROW_STREAM_END
 
 
-def _lock(data_dir: Path) -> int:
+def _lock_directory(data_dir: Path) -> int:
     """Lock the data directory and return the file descriptor. Raises DataDirectoryError if it is in use.
 
     The kernel releases the lock when the process exits, even if it is killed.
@@ -341,9 +345,9 @@ def _lock(data_dir: Path) -> int:
     return lock
 
 
-def _identifier(name: str) -> str:
+def _quote_identifier(name: str) -> str:
     return "`" + name.replace("\\", "\\\\").replace("`", "\\`") + "`"
 
 
-def _literal(value: str) -> str:
+def _quote_literal(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

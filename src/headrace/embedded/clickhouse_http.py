@@ -55,17 +55,29 @@ from headrace.embedded import http_coding
 from headrace.embedded.clickhouse_access import USER
 from headrace.embedded.clickhouse_engine import (
     MAX_BUFFERED_RESULT_BYTES,
-    Engine,
+    ChdbEngine,
+    ChdbSession,
     QueryFailed,
-    Session,
-    streams,
+    can_stream,
 )
-from headrace.embedded.clickhouse_request import Call, find_credentials, plain_body, read_call, take, take_statement
-from headrace.embedded.clickhouse_statement import insert_head, output_format, refusal, top_level
+from headrace.embedded.clickhouse_request import (
+    ClickHouseRequest,
+    find_credentials,
+    iter_body,
+    parse_request,
+    read_at_least,
+    read_statement,
+)
+from headrace.embedded.clickhouse_statement import (
+    find_output_format,
+    find_unsupported,
+    split_insert,
+    tokenize_top_level,
+)
 from headrace.embedded.credentials import ensure_passwords
 from headrace.errors import HeadraceError, PortTaken
 
-MAX_RUNNING_CALLS = 16  # concurrent engine calls, each in its own thread; further requests wait
+MAX_ENGINE_CALLS = 16  # concurrent engine calls, each in its own thread; further requests wait
 STATEMENT_HEAD_BYTES = 256 * 1024  # the FORMAT of an INSERT must be within these bytes: ClickHouse's max_query_size
 INSERT_PIECE_BYTES = 1024 * 1024
 # A response of up to this many bytes is sent complete: its errors have a status, and its summary is exact.
@@ -102,96 +114,100 @@ _STATUS = {name: status for status, names in _STATUS_ERRORS.items() for name in 
 _T = TypeVar("_T")
 
 
-class Endpoint:
+class ClickHouseApp:
     """The ASGI application: parses requests, runs statements in engine sessions, and formats the responses."""
 
-    def __init__(self, engine: Engine, *, host: str, password: str) -> None:
+    def __init__(self, engine: ChdbEngine, *, host: str, password: str) -> None:
         self._engine = engine
         self._password = password
         self._loopback_only = _is_loopback(host)
-        self._slots = CapacityLimiter(MAX_RUNNING_CALLS)
+        self._slots = CapacityLimiter(MAX_ENGINE_CALLS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # there are no websockets, and uvicorn runs without lifespan
             return
         request = Request(scope, receive)
-        if response := self._without_engine(request):
+        if response := self._respond_early(request):
             await response(scope, receive, send)
             return
         given = request.query_params.get("query_id", "")
         query_id = given if given.isascii() and given.isprintable() and given else str(uuid.uuid4())
         try:
-            self._refuse_stranger(request)
-            await self._serve(request, send, query_id)
+            self._check_credentials(request)
+            await self._handle_statement(request, send, query_id)
         except QueryFailed as failure:
-            await self._failure(failure, request.method, query_id)(scope, receive, send)
+            await self._build_error_response(failure, request.method, query_id)(scope, receive, send)
         except ClientDisconnect:
             pass  # the session is closed; an unfinished INSERT is dropped
 
-    def _without_engine(self, request: Request) -> Response | None:
+    def _respond_early(self, request: Request) -> Response | None:
         """Return a response that needs no engine (ping, refusals), or None."""
         headers = request.headers
         if "origin" in headers or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-            return _plain(403, "This database refuses requests from web pages.")
-        if self._loopback_only and _host_name(headers.get("host", "")) not in _LOOPBACK_NAMES:
-            return _plain(403, "This database listens on loopback only: use 127.0.0.1 or localhost as the host name.")
+            return _build_text_response(403, "This database refuses requests from web pages.")
+        if self._loopback_only and _parse_host_name(headers.get("host", "")) not in _LOOPBACK_NAMES:
+            return _build_text_response(
+                403, "This database listens on loopback only: use 127.0.0.1 or localhost as the host name."
+            )
         if request.method not in ("GET", "POST"):
-            return _plain(405, "Use GET or POST for queries.")
+            return _build_text_response(405, "Use GET or POST for queries.")
         if request.url.path == "/ping" or (request.method == "GET" and "query" not in request.query_params):
-            return _plain(200, "Ok.")
+            return _build_text_response(200, "Ok.")
         if request.url.path != "/":
-            return _plain(404, "Unknown path: send queries to / and health checks to /ping.")
+            return _build_text_response(404, "Unknown path: send queries to / and health checks to /ping.")
         return None
 
-    def _refuse_stranger(self, request: Request) -> None:
+    def _check_credentials(self, request: Request) -> None:
         """Raise QueryFailed unless the request has the user name and password. Does not read the body."""
         user, password = find_credentials(request)
         is_user = compare_digest(user.encode(), USER.encode())
         if not compare_digest(password.encode(), self._password.encode()) or not is_user:
             reason = f"{user or 'default'}: Authentication failed: password is incorrect, or there is no such user"
-            raise QueryFailed.because(516, "AUTHENTICATION_FAILED", reason)
+            raise QueryFailed.from_endpoint(516, "AUTHENTICATION_FAILED", reason)
 
-    async def _serve(self, request: Request, send: Send, query_id: str) -> None:
-        body = plain_body(request)
-        call = await read_call(request, body)
+    async def _handle_statement(self, request: Request, send: Send, query_id: str) -> None:
+        body = iter_body(request)
+        call = await parse_request(request, body)
         # The head is read before a session is opened, so that slow clients do not occupy sessions.
-        text = b"\n".join(filter(None, (call.query, await take(body, STATEMENT_HEAD_BYTES))))
-        if head := insert_head(text):
-            async with self._session(call.settings, call.database) as session:
+        text = b"\n".join(filter(None, (call.query, await read_at_least(body, STATEMENT_HEAD_BYTES))))
+        if head := split_insert(text):
+            async with self._open_session(call.settings, call.database) as session:
                 data = text[head.data_start :]
                 whole = data if len(text) < STATEMENT_HEAD_BYTES else None
-                await self._in_thread(session.begin_insert, head, call.binds, whole)
-                await self._insert(session, data, body)
-                await _send_whole(send, self._headers(query_id, session), b"")
+                await self._run_in_thread(session.begin_insert, head, call.binds, whole)
+                await self._insert_data(session, data, body)
+                await _send_whole(send, self._build_headers(query_id, session), b"")
         else:
-            text += await take_statement(body)
-            await self._query(request, send, call, text, query_id)
+            text += await read_statement(body)
+            await self._run_query(request, send, call, text, query_id)
 
-    async def _insert(self, session: Session, data: bytes, body: AsyncIterator[bytes]) -> None:
-        while data := data or await take(body, INSERT_PIECE_BYTES):
-            await self._in_thread(session.append, data)
+    async def _insert_data(self, session: ChdbSession, data: bytes, body: AsyncIterator[bytes]) -> None:
+        while data := data or await read_at_least(body, INSERT_PIECE_BYTES):
+            await self._run_in_thread(session.insert_chunk, data)
             data = b""
-        await self._in_thread(session.finish_insert)
+        await self._run_in_thread(session.finish_insert)
 
-    async def _query(self, request: Request, send: Send, call: Call, sql: bytes, query_id: str) -> None:
-        tokens = list(top_level(sql))
-        if reason := refusal(tokens):
-            raise QueryFailed.because(48, "NOT_IMPLEMENTED", reason)
-        format = output_format(sql, tokens) or call.default_format
-        bound = {} if streams(tokens, format) else {"max_result_bytes": str(MAX_BUFFERED_RESULT_BYTES)}
-        async with self._session(bound | dict(call.settings), call.database) as session:
+    async def _run_query(
+        self, request: Request, send: Send, call: ClickHouseRequest, sql: bytes, query_id: str
+    ) -> None:
+        tokens = list(tokenize_top_level(sql))
+        if reason := find_unsupported(tokens):
+            raise QueryFailed.from_endpoint(48, "NOT_IMPLEMENTED", reason)
+        format = find_output_format(sql, tokens) or call.default_format
+        bound = {} if can_stream(tokens, format) else {"max_result_bytes": str(MAX_BUFFERED_RESULT_BYTES)}
+        async with self._open_session(bound | dict(call.settings), call.database) as session:
             for table in call.external:
-                await self._in_thread(session.add_external_table, *table)
-            rows = session.rows(sql, tokens, format, call.binds)
-            begun, ended = await self._in_thread(_read_ahead, rows)
-            headers = self._headers(query_id, session)
+                await self._run_in_thread(session.add_external_table, *table)
+            rows = session.iter_result(sql, tokens, format, call.binds)
+            begun, ended = await self._run_in_thread(_buffer_start, rows)
+            headers = self._build_headers(query_id, session)
             if begun or session.returns_rows:
-                headers |= {"X-ClickHouse-Format": format, "Content-Type": _content_type(format)}
+                headers |= {"X-ClickHouse-Format": format, "Content-Type": _choose_content_type(format)}
             if call.coding:
                 headers["Content-Encoding"] = call.coding
-            encoder = http_coding.encoder(call.coding)
+            encoder = http_coding.make_encoder(call.coding)
             if ended:
-                body = await self._in_thread(lambda: encoder.compress(begun) + encoder.flush())
+                body = await self._run_in_thread(lambda: encoder.compress(begun) + encoder.flush())
                 await _send_whole(send, headers, body)
             else:
                 await self._send_stream(request, send, headers, encoder, chain((begun,), rows))
@@ -201,23 +217,25 @@ class Endpoint:
         request: Request,
         send: Send,
         headers: dict[str, str],
-        encoder: http_coding.Encoder,
+        encoder: http_coding.BodyEncoder,
         rows: Iterator[bytes],
     ) -> None:
         tag = uuid.uuid4().hex[:16]
-        await _start(send, headers | {"X-ClickHouse-Exception-Tag": tag})
+        await _send_start(send, headers | {"X-ClickHouse-Exception-Tag": tag})
         pieces = map(encoder.compress, rows)
         try:
-            while (piece := await self._in_thread(lambda: next(pieces, None))) is not None:
+            while (piece := await self._run_in_thread(lambda: next(pieces, None))) is not None:
                 await _send_piece(send, piece, more=True)
                 if await request.is_disconnected():
                     return
         except QueryFailed as failure:
-            await _send_piece(send, encoder.compress(_tagged(tag, str(failure))) + encoder.flush(), more=True)
+            await _send_piece(
+                send, encoder.compress(_format_exception_block(tag, str(failure))) + encoder.flush(), more=True
+            )
             return  # not completed: uvicorn closes the connection, so that clients detect the incomplete result
         await _send_piece(send, encoder.flush(), more=False)
 
-    def _headers(self, query_id: str, session: Session | None = None) -> dict[str, str]:
+    def _build_headers(self, query_id: str, session: ChdbSession | None = None) -> dict[str, str]:
         headers = {
             "X-ClickHouse-Server-Display-Name": self._engine.host_name,
             "X-ClickHouse-Query-Id": query_id,
@@ -225,30 +243,30 @@ class Endpoint:
         }
         return headers | ({"X-ClickHouse-Summary": session.summary.as_json()} if session else {})
 
-    def _failure(self, failure: QueryFailed, method: str, query_id: str) -> Response:
+    def _build_error_response(self, failure: QueryFailed, method: str, query_id: str) -> Response:
         text = str(failure)
         if failure.name == "READONLY" and method == "GET":
             text += " For queries over HTTP, method GET implies readonly: use POST to change anything."
-        headers = self._headers(query_id) | {"X-ClickHouse-Exception-Code": str(failure.code)}
-        return _plain(_STATUS.get(failure.name, 500), text, headers)
+        headers = self._build_headers(query_id) | {"X-ClickHouse-Exception-Code": str(failure.code)}
+        return _build_text_response(_STATUS.get(failure.name, 500), text, headers)
 
     @contextlib.asynccontextmanager
-    async def _session(self, settings: Mapping[str, str], database: str) -> AsyncGenerator[Session]:
-        session = await self._in_thread(self._engine.session, settings, database)
+    async def _open_session(self, settings: Mapping[str, str], database: str) -> AsyncGenerator[ChdbSession]:
+        session = await self._run_in_thread(self._engine.open_session, settings, database)
         try:
             yield session
         finally:
             with CancelScope(shield=True):
-                await self._in_thread(session.close)
+                await self._run_in_thread(session.close)
 
-    async def _in_thread(self, function: Callable[..., _T], *args: object) -> _T:
+    async def _run_in_thread(self, function: Callable[..., _T], *args: object) -> _T:
         return await to_thread.run_sync(partial(function, *args), limiter=self._slots)
 
 
-class _Server(uvicorn.Server):
+class _ClickHouseServer(uvicorn.Server):
     """A uvicorn server that cancels running queries after the grace period, because threads cannot be stopped."""
 
-    def __init__(self, config: uvicorn.Config, engine: Engine) -> None:
+    def __init__(self, config: uvicorn.Config, engine: ChdbEngine) -> None:
         super().__init__(config)
         self._engine = engine
 
@@ -257,7 +275,7 @@ class _Server(uvicorn.Server):
         await to_thread.run_sync(self._engine.kill_queries)
 
 
-def _read_ahead(rows: Iterator[bytes]) -> tuple[bytes, bool]:
+def _buffer_start(rows: Iterator[bytes]) -> tuple[bytes, bool]:
     """Return the first chunks of a result, joined, and whether they are the complete result."""
     begun: list[bytes] = []
     size = 0
@@ -269,7 +287,7 @@ def _read_ahead(rows: Iterator[bytes]) -> tuple[bytes, bool]:
     return b"".join(begun), True
 
 
-def _tagged(tag: str, message: str) -> bytes:
+def _format_exception_block(tag: str, message: str) -> bytes:
     """Format an error in the middle of a response, as ClickHouse 25.11 and later do."""
     text = message.encode()
     return b"\r\n__exception__\r\n%b\r\n%b\n%d %b\r\n__exception__\r\n" % (
@@ -280,18 +298,18 @@ def _tagged(tag: str, message: str) -> bytes:
     )
 
 
-def _content_type(format: str) -> str:
+def _choose_content_type(format: str) -> str:
     for prefix, kind in _CONTENT_TYPES.items():
         if format.startswith(prefix):
             return kind
     return "application/octet-stream"
 
 
-def _plain(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
+def _build_text_response(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
     return PlainTextResponse(text + "\n", status, headers)
 
 
-async def _start(send: Send, headers: Mapping[str, str]) -> None:
+async def _send_start(send: Send, headers: Mapping[str, str]) -> None:
     encoded = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": 200, "headers": encoded})
 
@@ -301,11 +319,11 @@ async def _send_piece(send: Send, piece: bytes, *, more: bool) -> None:
 
 
 async def _send_whole(send: Send, headers: Mapping[str, str], body: bytes) -> None:
-    await _start(send, {**headers, "Content-Length": str(len(body))})
+    await _send_start(send, {**headers, "Content-Length": str(len(body))})
     await _send_piece(send, body, more=False)
 
 
-def _host_name(host: str) -> str:
+def _parse_host_name(host: str) -> str:
     """Return the host name in a Host header, without port and brackets."""
     return host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0].lower()
 
@@ -331,16 +349,16 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _do_nothing(_signal: int, _frame: FrameType | None) -> None: ...
+def _ignore_signal(_signal: int, _frame: FrameType | None) -> None: ...
 
 
 def serve(data_dir: Path, host: str, port: int) -> None:
     """Serve the engine on `data_dir` until SIGTERM or SIGINT."""
-    engine = Engine(data_dir)
+    engine = ChdbEngine(data_dir)
     try:
         listener = _listen(host, port)
         config = uvicorn.Config(
-            Endpoint(engine, host=host, password=ensure_passwords(data_dir, USER)[USER]),
+            ClickHouseApp(engine, host=host, password=ensure_passwords(data_dir, USER)[USER]),
             http="httptools",
             ws="none",
             lifespan="off",
@@ -353,8 +371,8 @@ def serve(data_dir: Path, host: str, port: int) -> None:
         )
         for stop in (signal.SIGTERM, signal.SIGINT):
             # uvicorn raises the signal again for the previous handler when it is done; it must have no effect then.
-            signal.signal(stop, _do_nothing)
-        _Server(config, engine).run([listener])
+            signal.signal(stop, _ignore_signal)
+        _ClickHouseServer(config, engine).run([listener])
     finally:
         engine.close()
 

@@ -28,7 +28,7 @@ _FORMAT_NAME = re.compile(rb"\s+(\w+)[ \t\f]*(?:\r?\n)?")
 _QUERY_STARTS = frozenset({b"SELECT", b"WITH", b"FROM", b"("})
 
 
-class Token(NamedTuple):
+class SqlToken(NamedTuple):
     """A word (in upper case), a quoted name or a symbol outside all parentheses, and its position."""
 
     text: bytes
@@ -36,7 +36,7 @@ class Token(NamedTuple):
     end: int
 
 
-class InsertHead(NamedTuple):
+class InsertStatement(NamedTuple):
     """An INSERT with inline data: the statement without FORMAT, the format, and the offset of the data."""
 
     statement: bytes
@@ -44,7 +44,7 @@ class InsertHead(NamedTuple):
     data_start: int
 
 
-def top_level(sql: bytes) -> Iterator[Token]:
+def tokenize_top_level(sql: bytes) -> Iterator[SqlToken]:
     """Yield the tokens outside parentheses; an opening parenthesis represents everything inside it."""
     depth = 0
     for match in _TOKEN.finditer(sql):
@@ -54,14 +54,14 @@ def top_level(sql: bytes) -> Iterator[Token]:
         if text == b")":
             depth -= 1
         elif depth == 0:
-            yield Token(text.upper() if match.lastgroup == "word" else text, match.start(), match.end())
+            yield SqlToken(text.upper() if match.lastgroup == "word" else text, match.start(), match.end())
         if text == b"(":
             depth += 1
 
 
-def insert_head(sql: bytes) -> InsertHead | None:
+def split_insert(sql: bytes) -> InsertStatement | None:
     """Split an INSERT with inline data; None for any other statement, including `INSERT ... SELECT`."""
-    tokens = top_level(sql)
+    tokens = tokenize_top_level(sql)
     previous = next(tokens, None)
     if previous is None or previous.text != b"INSERT":
         return None
@@ -73,13 +73,13 @@ def insert_head(sql: bytes) -> InsertHead | None:
         if token.text in (b"SELECT", b"WITH", b"FROM"):
             return None
         if token.text == b"VALUES":
-            return InsertHead(sql[: token.start], "Values", token.end)
+            return InsertStatement(sql[: token.start], "Values", token.end)
         if token.text == b"FORMAT" and (name := _FORMAT_NAME.match(sql, token.end)):
-            return InsertHead(sql[: token.start], name[1].decode(), name.end())
+            return InsertStatement(sql[: token.start], name[1].decode(), name.end())
     return None
 
 
-def output_format(sql: bytes, tokens: list[Token]) -> str | None:
+def find_output_format(sql: bytes, tokens: list[SqlToken]) -> str | None:
     """Return the format of the FORMAT clause, which is last or followed by SETTINGS or INTO; None if there is none."""
     words = [token.text for token in tokens] + [b";"]
     for i in range(len(words) - 3, -1, -1):
@@ -88,12 +88,12 @@ def output_format(sql: bytes, tokens: list[Token]) -> str | None:
     return None
 
 
-def is_query(tokens: list[Token]) -> bool:
+def is_query(tokens: list[SqlToken]) -> bool:
     """Return whether the statement is some form of SELECT, the only kind whose result can be streamed."""
     return bool(tokens) and tokens[0].text in _QUERY_STARTS
 
 
-def refusal(tokens: list[Token]) -> str | None:
+def find_unsupported(tokens: list[SqlToken]) -> str | None:
     """Return why a statement cannot work without a session, or None if it can."""
     words = [token.text for token in tokens]
     first = words[0] if words else b""
@@ -109,9 +109,9 @@ def refusal(tokens: list[Token]) -> str | None:
     return None
 
 
-def external_columns(types: str) -> str:
+def name_external_columns(types: str) -> str:
     """Return column definitions for external data that has only types, named _1, _2, ... as in ClickHouse."""
     sql = types.encode()
-    commas = [token.start for token in top_level(sql) if token.text == b","]
+    commas = [token.start for token in tokenize_top_level(sql) if token.text == b","]
     bounds = zip([0, *(comma + 1 for comma in commas)], [*commas, len(sql)], strict=True)
     return ", ".join(f"_{n} {sql[start:end].decode().strip()}" for n, (start, end) in enumerate(bounds, 1))

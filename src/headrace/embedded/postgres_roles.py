@@ -19,19 +19,19 @@ _SUPERUSER_OID = 10  # oid of the superuser created by initdb, regardless of its
 _IS_EARLIER = f"EXISTS (SELECT FROM pg_authid WHERE oid = {_SUPERUSER_OID} AND rolname = '{ROLE}')"
 
 
-def prepare_roles(password: str, role_options: str, *, is_new: bool) -> Sequence[str]:
+def build_role_statements(password: str, role_options: str, *, is_new: bool) -> Sequence[str]:
     """Return the statements that create or upgrade the roles. They can be repeated after an interruption."""
     return [
-        *((f"CREATE DATABASE {DATABASE}",) if is_new else _rename_superuser()),
+        *((f"CREATE DATABASE {DATABASE}",) if is_new else _build_rename_statements()),
         f"ALTER ROLE {ADMIN} PASSWORD NULL",
-        _when(f"NOT EXISTS (SELECT FROM pg_authid WHERE rolname = '{ROLE}')", f"CREATE ROLE {ROLE}"),
+        _build_conditional(f"NOT EXISTS (SELECT FROM pg_authid WHERE rolname = '{ROLE}')", f"CREATE ROLE {ROLE}"),
         f"ALTER ROLE {ROLE} LOGIN NOSUPERUSER NOCREATEROLE NOCREATEDB NOREPLICATION NOBYPASSRLS",
         f"ALTER ROLE {ROLE} {role_options} PASSWORD '{password}'",
         f"ALTER DATABASE {DATABASE} OWNER TO {ROLE}",
     ]
 
 
-def prepare_database() -> Sequence[str]:
+def build_ownership_statements() -> Sequence[str]:
     """Return the statements that make ROLE the owner of objects that an earlier release created as superuser."""
     own = f"o.{{owner}} = {_SUPERUSER_OID} AND n.nspname NOT IN ('information_schema') AND n.nspname !~ '^pg_'"
     kinds = {
@@ -52,7 +52,7 @@ def prepare_database() -> Sequence[str]:
     ]
 
 
-def _rename_superuser() -> Sequence[str]:
+def _build_rename_statements() -> Sequence[str]:
     """Return the statements that rename the superuser of an earlier release to ADMIN.
 
     A session cannot rename its own role, so a temporary superuser does it.
@@ -64,8 +64,8 @@ def _rename_superuser() -> Sequence[str]:
         f"SET SESSION AUTHORIZATION {ADMIN}",
         f"DROP ROLE {_RENAMER}",
     ]
-    return [f"DROP ROLE IF EXISTS {_RENAMER}", _when(_IS_EARLIER, *steps)]
+    return [f"DROP ROLE IF EXISTS {_RENAMER}", _build_conditional(_IS_EARLIER, *steps)]
 
 
-def _when(condition: str, *statements: str) -> str:
+def _build_conditional(condition: str, *statements: str) -> str:
     return f"DO $$ BEGIN IF {condition} THEN {' '.join(f'{each};' for each in statements)} END IF; END $$"

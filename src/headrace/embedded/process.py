@@ -23,10 +23,10 @@ STOP_GRACE_S = 20.0
 POLL_S = 0.02
 LOWEST_PORT, HIGHEST_PORT = 15_000, 65_535  # lower ports are used by well-known servers
 PORT_TRIES = 100
-FORMER_S = 15.0  # longer than a guard's grace period for the process of a killed run
+PREVIOUS_RUN_TIMEOUT_S = 15.0  # longer than a guard's grace period for the process of a killed run
 
 
-class Child:
+class GuardedProcess:
     """A command that runs under a guard (see guard.py) and writes its output to a log file."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Child:
         self._log_start = 0
 
     def start(self) -> None:
-        lock = take_over(self.name, self.log_file)
+        lock = acquire_process_lock(self.name, self.log_file)
         self._pid_file.unlink(missing_ok=True)
         guarded = [sys.executable, "-ISE", guard.__file__, str(self._pid_file), str(int(self.stop_signal)), str(lock)]
         with self.log_file.open("ab") as log:
@@ -93,7 +93,7 @@ class Child:
             log.seek(self._log_start)
             return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Request an orderly stop without waiting, so that several processes can stop at the same time."""
         if self._guard is not None and self._guard.stdin is not None and not self._guard.stdin.closed:
             try:
@@ -106,7 +106,7 @@ class Child:
         """Stop the command and return its exit code. After the grace period, the guard kills it."""
         if self._guard is None:
             return None
-        self.ask_to_stop()
+        self.request_stop()
         try:
             self._guard.wait(grace_s)
         except subprocess.TimeoutExpired:
@@ -128,9 +128,9 @@ class EmbeddedServer(ABC):
     def __init__(self, data_dir: Path, log_dir: Path, port: int = 0, preferred_port: int = 0) -> None:
         self.data_dir = data_dir
         self.log_file = log_dir / f"{self.name}.log"
-        self._wanted_port = port
+        self._configured_port = port
         self._preferred_port = preferred_port
-        self._child: Child | None = None
+        self._child: GuardedProcess | None = None
         self.port = port
 
     @property
@@ -160,21 +160,21 @@ class EmbeddedServer(ABC):
 
     def choose_port(self) -> int:
         """Return the TCP port to listen on."""
-        return choose_port(self.name, self._wanted_port, self._preferred_port)
+        return choose_port(self.name, self._configured_port, self._preferred_port)
 
     @property
-    def child(self) -> Child:
+    def child(self) -> GuardedProcess:
         if self._child is None:
             raise EmbeddedError(f"{self.name} was not started.")
         return self._child
 
     def start(self) -> None:
         os.close(
-            take_over(self.name, self.log_file)
+            acquire_process_lock(self.name, self.log_file)
         )  # before a port is chosen, because the server of an earlier run may still use it
         self.port = self.choose_port()
         self.prepare()
-        self._child = Child(
+        self._child = GuardedProcess(
             self.name,
             self.command(),
             log_file=self.log_file,
@@ -189,11 +189,11 @@ class EmbeddedServer(ABC):
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if (code := self.child.exit_code()) is not None:
-                raise EmbeddedError(self._died(f"exited during start-up (exit code {code})"))
+                raise EmbeddedError(self._describe_failure(f"exited during start-up (exit code {code})"))
             if (version := self.ping()) is not None:
                 return version
             time.sleep(POLL_S)
-        raise EmbeddedError(self._died(f"did not respond within {timeout_s:g} s (embedded.start_timeout)"))
+        raise EmbeddedError(self._describe_failure(f"did not respond within {timeout_s:g} s (embedded.start_timeout)"))
 
     def exit_code(self) -> int | None:
         """Return the exit code, or None if the process is running or was not started."""
@@ -201,7 +201,7 @@ class EmbeddedServer(ABC):
 
     def restart(self) -> None:
         """Start the server again after it exited, at the same address and with its data."""
-        self._wanted_port = self.port
+        self._configured_port = self.port
         self.start()
 
     def describe_log(self) -> str:
@@ -212,21 +212,21 @@ class EmbeddedServer(ABC):
             self._child.stop()
             self._child = None
 
-    def _died(self, how: str) -> str:
+    def _describe_failure(self, how: str) -> str:
         return (
             f"The embedded {self.name} server {how}. Its data was kept in {self.data_dir}. "
             f"Last lines of {self.log_file}:\n{self.child.log_tail()}"
         )
 
 
-def take_over(name: str, log_file: Path) -> int:
+def acquire_process_lock(name: str, log_file: Path) -> int:
     """Wait for the same process of an earlier run to exit, and return a lock file descriptor for the new process.
 
     Two servers must never write to the same files. The new process inherits the lock, which is released when it exits.
     """
     log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(log_file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + FORMER_S
+    deadline = time.monotonic() + PREVIOUS_RUN_TIMEOUT_S
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -235,8 +235,9 @@ def take_over(name: str, log_file: Path) -> int:
             if time.monotonic() > deadline:
                 os.close(lock)
                 raise EmbeddedError(
-                    f"The {name} process of an earlier run is still running after {FORMER_S:g} s (its process id is in "
-                    f"{log_file.with_suffix('.pid')}). Nothing was started. Stop that process and try again."
+                    f"The {name} process of an earlier run is still running after {PREVIOUS_RUN_TIMEOUT_S:g} s (its "
+                    f"process id is in {log_file.with_suffix('.pid')}). Nothing was started. Stop that process and try "
+                    "again."
                 ) from error
         time.sleep(POLL_S)
 
@@ -247,13 +248,13 @@ def choose_port(name: str, wanted: int, preferred: int = 0) -> int:
     Raises PortTaken if the wanted port is in use.
     """
     if wanted:
-        if not port_is_free(wanted):
+        if not is_port_free(wanted):
             raise PortTaken(
                 f"Port {wanted} for {name} is in use by another process. Nothing was started. "
                 "Stop that process, or choose another port in the settings (0 = any free port)."
             )
         return wanted
-    if preferred and port_is_free(preferred):
+    if preferred and is_port_free(preferred):
         return preferred
     return find_free_port()
 
@@ -264,12 +265,12 @@ def find_free_port(also_free: int = 0) -> int:
     Both are below the ephemeral ports, so that no outgoing connection can take them before the server binds them or
     while it restarts. If there are too few such ports, any free port is returned.
     """
-    last = first_outgoing_port() - also_free
+    last = find_first_ephemeral_port() - also_free
     for _ in range(PORT_TRIES if last > LOWEST_PORT else 0):
         port = LOWEST_PORT + secrets.randbelow(
             last - LOWEST_PORT
         )  # not `random`: other processes may use the same seed
-        if port_is_free(port) and port_is_free(port + also_free):
+        if is_port_free(port) and is_port_free(port + also_free):
             return port
     while True:
         with socket.socket() as probe:
@@ -279,7 +280,7 @@ def find_free_port(also_free: int = 0) -> int:
             return port
 
 
-def first_outgoing_port() -> int:
+def find_first_ephemeral_port() -> int:
     """Return the lowest ephemeral port, which the kernel may assign to outgoing connections."""
     try:
         return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text("ascii").split()[0])
@@ -287,7 +288,7 @@ def first_outgoing_port() -> int:
         return 49_152
 
 
-def port_is_free(port: int) -> bool:
+def is_port_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -297,7 +298,7 @@ def port_is_free(port: int) -> bool:
     return True
 
 
-def wheel_files(package: str, pattern: str) -> list[Path]:
+def find_wheel_files(package: str, pattern: str) -> list[Path]:
     """Return the files of an installed wheel that match a pattern, without importing it; empty if not installed."""
     spec = importlib.util.find_spec(package)
     folders = [] if spec is None else spec.submodule_search_locations or []

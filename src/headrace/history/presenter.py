@@ -8,131 +8,137 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headrace.history import timeseries
-from headrace.history.completeness import Completeness
-from headrace.history.headline import Durations, Headline, Peak
-from headrace.history.reader import History, Top
-from headrace.history.routing import Window
-from headrace.history.timeseries import FAILURES, MOVES, milliseconds_of, utilization_pct
+from headrace.history.completeness import WindowCompleteness
+from headrace.history.reader import History, QueueRanking
+from headrace.history.routing import QueryWindow
+from headrace.history.summary import DurationSummary, Peak, WindowSummary
+from headrace.history.timeseries import FAILURE_COLUMNS, MOVE_COLUMNS, compute_utilization_pct, get_bucket_midpoint_ms
 from headrace.model.event import COUNT_COLUMN, Op
-from headrace.warehouse.queue_metrics import TOP
+from headrace.warehouse.queue_metrics import RANKING_SQL
 
-FLOW = {"enqueued": Op.ENQUEUE, "dequeued": Op.DEQUEUE, "completed": Op.ACK}
-_OP_OF = {column: op for op, column in COUNT_COLUMN.items()}
-TOTALS = {**FLOW, **{name: _OP_OF[column] for name, column in (FAILURES | MOVES).items()}}
+THROUGHPUT_OPS = {"enqueued": Op.ENQUEUE, "dequeued": Op.DEQUEUE, "completed": Op.ACK}
+_OP_BY_COLUMN = {column: op for op, column in COUNT_COLUMN.items()}
+TOTAL_OPS = {
+    **THROUGHPUT_OPS,
+    **{name: _OP_BY_COLUMN[column] for name, column in (FAILURE_COLUMNS | MOVE_COLUMNS).items()},
+}
 """Operation of each field of `headline.totals`."""
 
 
 def present_queue(queue: str, history: History) -> bytes:
-    return _document({"queue": queue}, history)
+    return _render_history({"queue": queue}, history)
 
 
 def present_environment(env: str, history: History) -> bytes:
-    return _document({"environment": env}, history)
+    return _render_history({"environment": env}, history)
 
 
-def present_top(env: str, top: Top) -> bytes:
-    unit = _unit(top.metric)
+def present_top(env: str, top: QueueRanking) -> bytes:
+    unit = _get_unit(top.metric)
     answer = {
         "environment": env,
         "metric": top.metric,
         "unit": unit,
-        "period": _period(top.window),
-        "source": _source(top.window),
-        "queues": [_ranked(rank, row, top) for rank, row in enumerate(top.rows, 1)],
+        "period": _present_period(top.window),
+        "source": _present_source(top.window),
+        "queues": [_present_ranked_queue(rank, row, top) for rank, row in enumerate(top.rows, 1)],
     }
-    return _text(answer).encode()
+    return _dump_json(answer).encode()
 
 
-def iso(milliseconds: int) -> str:
+def format_iso_ms(milliseconds: int) -> str:
     when = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return when.isoformat(timespec="milliseconds" if milliseconds % 1000 else "seconds").replace("+00:00", "Z")
 
 
-def _document(subject: Mapping[str, str], history: History) -> bytes:
+def _render_history(subject: Mapping[str, str], history: History) -> bytes:
     window, watermark_ms = history.window, history.watermark_ms
     head = {
         **subject,
-        "period": _period(window),
+        "period": _present_period(window),
         "resolution": window.resolution,
-        "source": _source(window),
-        "watermark": None if watermark_ms is None else iso(watermark_ms),
-        "completeness": _completeness(history.completeness),
-        "headline": _headline(history.headline),
-        "percentiles": _range_percentiles(history.headline),
+        "source": _present_source(window),
+        "watermark": None if watermark_ms is None else format_iso_ms(watermark_ms),
+        "completeness": _present_completeness(history.completeness),
+        "headline": _present_summary(history.headline),
+        "percentiles": _present_range_percentiles(history.headline),
     }
-    parts = timeseries.render(window, history.points, watermark_ms, history.unknown)
+    parts = timeseries.render_points(window, history.points, watermark_ms, history.unknown)
     # Joined once, because the document may have millions of characters.
-    parts[0] = f'{_text(head)[:-1]},"timeseries":[{parts[0]}'
+    parts[0] = f'{_dump_json(head)[:-1]},"timeseries":[{parts[0]}'
     parts[-1] += "]}"
     return ",".join(parts).encode()
 
 
-def _text(answer: Mapping[str, Any]) -> str:
+def _dump_json(answer: Mapping[str, Any]) -> str:
     return json.dumps(answer, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def _period(window: Window) -> dict[str, str]:
-    return {"start": iso(window.start_s * 1000), "end": iso(window.end_s * 1000)}
+def _present_period(window: QueryWindow) -> dict[str, str]:
+    return {"start": format_iso_ms(window.start_s * 1000), "end": format_iso_ms(window.end_s * 1000)}
 
 
-def _source(window: Window) -> dict[str, str]:
+def _present_source(window: QueryWindow) -> dict[str, str]:
     return {"tier": window.tier.name, "reason": window.reason}
 
 
-def _completeness(found: Completeness) -> dict[str, Any]:
+def _present_completeness(found: WindowCompleteness) -> dict[str, Any]:
     return {
         "pct": found.pct,
-        "missing": {name: found.missing[op] for name, op in TOTALS.items() if op in found.missing},
+        "missing": {name: found.missing[op] for name, op in TOTAL_OPS.items() if op in found.missing},
     }
 
 
-def _headline(found: Headline) -> dict[str, Any]:
+def _present_summary(found: WindowSummary) -> dict[str, Any]:
     return {
-        "totals": {name: found.totals[op] for name, op in TOTALS.items()},
-        "throughput": {f"{name}_per_s": _rounded(found.per_s(op)) for name, op in FLOW.items()},
-        "failure_rate": _rounded(found.failure_rate, 6),
-        "ttl_rate": _rounded(found.ttl_rate, 6),
+        "totals": {name: found.totals[op] for name, op in TOTAL_OPS.items()},
+        "throughput": {f"{name}_per_s": _round(found.compute_rate(op)) for name, op in THROUGHPUT_OPS.items()},
+        "failure_rate": _round(found.failure_rate, 6),
+        "ttl_rate": _round(found.ttl_rate, 6),
         "latency": {
-            "avg_wait_ms": _rounded(found.wait.avg_ms),
-            "avg_run_ms": _rounded(found.run.avg_ms),
+            "avg_wait_ms": _round(found.wait.avg_ms),
+            "avg_run_ms": _round(found.run.avg_ms),
             "max_age_ms": found.max_age_ms,
         },
         "queue_depth": {"max": found.max_depth, "last": found.depth},
-        "concurrency": {"max": found.max_running, "max_utilization_pct": _rounded(found.max_utilization_pct)},
-        "peak": {"queue_depth": _peak(found.peak_depth), "completed_per_s": _peak(found.peak_completed_per_s)},
+        "concurrency": {"max": found.max_running, "max_utilization_pct": _round(found.max_utilization_pct)},
+        "peak": {
+            "queue_depth": _present_peak(found.peak_depth),
+            "completed_per_s": _present_peak(found.peak_completed_per_s),
+        },
     }
 
 
-def _range_percentiles(found: Headline) -> dict[str, Any]:
-    return {"wait_ms": _percentiles(found.wait), "run_ms": _percentiles(found.run)}
+def _present_range_percentiles(found: WindowSummary) -> dict[str, Any]:
+    return {"wait_ms": _present_percentiles(found.wait), "run_ms": _present_percentiles(found.run)}
 
 
-def _percentiles(found: Durations) -> dict[str, Any]:
-    return {**{name: _rounded(value) for name, value in found.percentiles.items()}, "count": found.count}
+def _present_percentiles(found: DurationSummary) -> dict[str, Any]:
+    return {**{name: _round(value) for name, value in found.percentiles.items()}, "count": found.count}
 
 
-def _peak(found: Peak | None) -> dict[str, Any] | None:
-    return None if found is None else {"value": _rounded(found.value), "timestamp": iso(found.start_s * 1000)}
+def _present_peak(found: Peak | None) -> dict[str, Any] | None:
+    return None if found is None else {"value": _round(found.value), "timestamp": format_iso_ms(found.start_s * 1000)}
 
 
-def _rounded(value: float | None, digits: int = timeseries.DIGITS) -> float | None:
+def _round(value: float | None, digits: int = timeseries.DIGITS) -> float | None:
     return None if value is None else round(value, digits)
 
 
-def _unit(metric: str) -> str:
-    assert metric in TOP
+def _get_unit(metric: str) -> str:
+    assert metric in RANKING_SQL
     if metric.startswith(("wait_", "run_")) or metric == "oldest":
         return "ms"
     return {"utilization": "percent", "failure_rate": "share", "bytes": "bytes"}.get(metric, "jobs")
 
 
-def _ranked(rank: int, row: Mapping[str, Any], top: Top) -> dict[str, Any]:
+def _present_ranked_queue(rank: int, row: Mapping[str, Any], top: QueueRanking) -> dict[str, Any]:
     limit = row["limit"] if row["limit"] >= 0 else None
     is_key = top.metric.startswith(("wait_p", "run_p"))
     return {
         "rank": rank,
         "queue": row["queue_name"],
-        "value": milliseconds_of(int(row["value"])) if is_key else _rounded(row["value"], 6),
+        "value": get_bucket_midpoint_ms(int(row["value"])) if is_key else _round(row["value"], 6),
         "queue_depth": {
             "max": row["highest_depth"],
             "last": row["depth"],
@@ -143,7 +149,7 @@ def _ranked(rank: int, row: Mapping[str, Any], top: Top) -> dict[str, Any]:
         "concurrency": {
             "last": row["running"],
             "limit": limit,
-            "utilization_pct": _rounded(utilization_pct(row["running"], limit)),
+            "utilization_pct": _round(compute_utilization_pct(row["running"], limit)),
         },
         "throughput": {
             "enqueued": row["enqueue_count"],
@@ -152,10 +158,10 @@ def _ranked(rank: int, row: Mapping[str, Any], top: Top) -> dict[str, Any]:
         },
         "failures": {"nack": row["nack_count"], "dlq": row["dlq_count"], "ttl_expired": row["ttl_expire_count"]},
         "latency": {
-            "avg_wait_ms": _rounded(row["wait_ms"] / row["waits"]) if row["waits"] else None,
-            "p50_wait_ms": milliseconds_of(row["wait_p50"]) if row["waits"] else None,
-            "p95_wait_ms": milliseconds_of(row["wait_p95"]) if row["waits"] else None,
-            "p99_wait_ms": milliseconds_of(row["wait_p99"]) if row["waits"] else None,
+            "avg_wait_ms": _round(row["wait_ms"] / row["waits"]) if row["waits"] else None,
+            "p50_wait_ms": get_bucket_midpoint_ms(row["wait_p50"]) if row["waits"] else None,
+            "p95_wait_ms": get_bucket_midpoint_ms(row["wait_p95"]) if row["waits"] else None,
+            "p99_wait_ms": get_bucket_midpoint_ms(row["wait_p99"]) if row["waits"] else None,
             "age_ms": row["age_ms"],
         },
     }

@@ -16,7 +16,7 @@ DAY_MS = 86_400_000
 Totals = Mapping[tuple[QueueRef, Op], int]
 
 
-class Counted(Protocol):
+class OdometerSource(Protocol):
     """A queue or stream with odometers of its own."""
 
     @property
@@ -37,7 +37,7 @@ class Reconciliation:
     too_old: Mapping[str, int]  # per tier, queues older than its retention, which are not compared
 
 
-def reconcile(states: Collection[Counted], tiers: Mapping[str, Totals], now_ms: int) -> Reconciliation:
+def reconcile(states: Collection[OdometerSource], tiers: Mapping[str, Totals], now_ms: int) -> Reconciliation:
     truth = {(state.ref, op): state.odometers.get(op, 0) for state in states for op in Op}
     difference = 0
     too_old: dict[str, int] = {}
@@ -47,13 +47,13 @@ def reconcile(states: Collection[Counted], tiers: Mapping[str, Totals], now_ms: 
         too_old[tier] = len(skipped)
         compared = (key for key in truth.keys() | counted.keys() if key[0] not in skipped)
         difference += sum(abs(counted.get(key, 0) - truth.get(key, 0)) for key in compared)
-    sums = {tier: _by_op(counted) for tier, counted in tiers.items()}
-    return Reconciliation(_by_op(truth), sums, difference, too_old)
+    sums = {tier: _sum_by_op(counted) for tier, counted in tiers.items()}
+    return Reconciliation(_sum_by_op(truth), sums, difference, too_old)
 
 
 def read_totals(client: Client) -> dict[str, Totals]:
-    return {tier: queue_metrics.totals(client, tier) for tier in queue_metrics.TIERS}
+    return {tier: queue_metrics.read_totals(client, tier) for tier in queue_metrics.TIERS}
 
 
-def _by_op(totals: Totals) -> dict[Op, int]:
+def _sum_by_op(totals: Totals) -> dict[Op, int]:
     return {op: sum(count for (_, each), count in totals.items() if each == op) for op in Op}

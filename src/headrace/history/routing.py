@@ -17,23 +17,23 @@ from headrace.warehouse.tiers import TIERS, Tier
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MAX_POINTS = 11_000
 DEFAULT_PERIOD = "30m"
-LONGEST_S = TIERS[-1].kept_s
-LONGEST_STEP_S = 31 * 86400
-AHEAD_S = 60
+MAX_PERIOD_S = TIERS[-1].kept_s
+MAX_STEP_S = 31 * 86400
+MAX_CLOCK_SKEW_S = 60
 """How far the client's clock may be ahead of the server's, in seconds."""
 
-DEFAULT_TIERS = ((2 * 3600, TIERS[0]), (7 * 86400, TIERS[1]), (LONGEST_S, TIERS[2]))
+DEFAULT_TIERS = ((2 * 3600, TIERS[0]), (7 * 86400, TIERS[1]), (MAX_PERIOD_S, TIERS[2]))
 """Maximum length in seconds → tier whose bucket size is the default step."""
 
 # Suggested in place of an invalid resolution.
-LADDER_S = tuple(
+SUGGESTED_STEPS_S = tuple(
     UNIT_SECONDS[text[-1]] * int(text[:-1])
     for text in ("5s", "10s", "15s", "30s", "1m", "2m", "5m", "10m", "15m", "30m", "1h", "2h", "6h", "12h", "1d", "7d")
 )
 
 
 @dataclass(frozen=True)
-class Window:
+class QueryWindow:
     """Points at start, start + step … before end (multiples of the step), aggregated from buckets of the tier."""
 
     tier: Tier
@@ -48,11 +48,11 @@ class Window:
 
     @property
     def resolution(self) -> str:
-        return text_of(self.step_s)
+        return format_duration(self.step_s)
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _RequestedRange:
     start_s: float
     end_s: float
     up_to_now: bool  # the range ends with the current bucket
@@ -61,51 +61,55 @@ class _Asked:
     def length_s(self) -> float:
         return self.end_s - self.start_s
 
-    def on_grid(self, step_s: int) -> tuple[int, int]:
+    def align(self, step_s: int) -> tuple[int, int]:
         """Align the range to multiples of `step_s`.
 
         A period that ends now keeps its number of points and includes the current bucket; any other range is widened to
         whole points.
         """
-        end = _ceil(self.end_s, step_s)
+        end = _round_up(self.end_s, step_s)
         if not self.up_to_now:
             return int(self.start_s // step_s) * step_s, end
         end = int(self.end_s // step_s + 1) * step_s
-        return end - max(1, _ceil(self.length_s, step_s) // step_s) * step_s, end
+        return end - max(1, _round_up(self.length_s, step_s) // step_s) * step_s, end
 
 
-def window_of(
+def resolve_window(
     now_ms: int,
     period: str | None = None,
     start: str | None = None,
     end: str | None = None,
     resolution: str | None = None,
-) -> Window:
+) -> QueryWindow:
     """Return the window that the parameters of a request describe. Raises InvalidPeriod."""
     now_s = now_ms / 1000
-    requested = _asked(now_s, period, start, end)
-    oldest_s = now_s - LONGEST_S
+    requested = _parse_range(now_s, period, start, end)
+    oldest_s = now_s - MAX_PERIOD_S
     if requested.start_s < oldest_s - TIERS[-1].seconds:
         raise InvalidPeriod(
-            f"History is kept for {TIERS[-1].kept_days} days; the requested start is before {_iso(oldest_s)}. "
+            f"History is kept for {TIERS[-1].kept_days} days; the requested start is before {_format_iso(oldest_s)}. "
             "Use a later start."
         )
-    return _chosen(requested, now_s) if resolution is None else _explicit(requested, now_s, resolution)
+    return (
+        _choose_window(requested, now_s)
+        if resolution is None
+        else _choose_window_at_resolution(requested, now_s, resolution)
+    )
 
 
-def ranking_window(now_ms: int, period: str) -> Window:
+def resolve_ranking_window(now_ms: int, period: str) -> QueryWindow:
     """Return the window of a ranking. Its tier is coarser than a chart's, because it reads every queue."""
     length_s = parse_period(period)
     tier = TIERS[1] if length_s <= DEFAULT_TIERS[0][0] else TIERS[2]
-    start, end = _Asked(now_ms / 1000 - length_s, now_ms / 1000, up_to_now=True).on_grid(tier.seconds)
-    reason = f"rankings use 1m buckets up to {text_of(DEFAULT_TIERS[0][0])}, 1h buckets beyond"
-    return _kept(Window(tier, start, end, tier.seconds, reason), now_ms / 1000)
+    start, end = _RequestedRange(now_ms / 1000 - length_s, now_ms / 1000, up_to_now=True).align(tier.seconds)
+    reason = f"rankings use 1m buckets up to {format_duration(DEFAULT_TIERS[0][0])}, 1h buckets beyond"
+    return _clip_to_retention(QueryWindow(tier, start, end, tier.seconds, reason), now_ms / 1000)
 
 
 def parse_period(text: str) -> int:
     """Parse a period such as "30m" into seconds. Raises InvalidPeriod."""
-    seconds = _seconds(text)
-    if not 0 < seconds <= LONGEST_S:
+    seconds = _parse_duration(text)
+    if not 0 < seconds <= MAX_PERIOD_S:
         raise InvalidPeriod(
             f"period={text!r} is not a period from 1s to 400d. Write a number and s, m, h or d, as in 30m."
         )
@@ -128,13 +132,13 @@ def parse_time(name: str, text: str) -> float:
         ) from error
 
 
-def text_of(seconds: int) -> str:
+def format_duration(seconds: int) -> str:
     """Format seconds with the largest unit that divides them: 3600 → "1h"."""
     unit = next(unit for unit, size in reversed(UNIT_SECONDS.items()) if seconds % size == 0)
     return f"{seconds // UNIT_SECONDS[unit]}{unit}"
 
 
-def _asked(now_s: float, period: str | None, start: str | None, end: str | None) -> _Asked:
+def _parse_range(now_s: float, period: str | None, start: str | None, end: str | None) -> _RequestedRange:
     if None not in (period, start, end):
         raise InvalidPeriod("period, start and end cannot be combined; omit one.")
     length_s = parse_period(period or DEFAULT_PERIOD)
@@ -145,92 +149,104 @@ def _asked(now_s: float, period: str | None, start: str | None, end: str | None)
     end_s = now_s if given_end is None else given_end
     start_s = end_s - length_s if given_start is None else given_start
     _refuse_impossible(start_s, end_s, now_s)
-    return _Asked(start_s, min(end_s, now_s), up_to_now=given_start is None and given_end is None)
+    return _RequestedRange(start_s, min(end_s, now_s), up_to_now=given_start is None and given_end is None)
 
 
 def _refuse_impossible(start_s: float, end_s: float, now_s: float) -> None:
-    if (latest_s := max(start_s, end_s)) > now_s + AHEAD_S:
-        raise InvalidPeriod(f"{_iso(latest_s)} is in the future (now: {_iso(now_s)}). Use a time in the past.")
+    if (latest_s := max(start_s, end_s)) > now_s + MAX_CLOCK_SKEW_S:
+        raise InvalidPeriod(
+            f"{_format_iso(latest_s)} is in the future (now: {_format_iso(now_s)}). Use a time in the past."
+        )
     if start_s >= min(end_s, now_s):
-        raise InvalidPeriod(f"The start, {_iso(start_s)}, is not before the end, {_iso(min(end_s, now_s))}.")
+        raise InvalidPeriod(
+            f"The start, {_format_iso(start_s)}, is not before the end, {_format_iso(min(end_s, now_s))}."
+        )
 
 
-def _chosen(requested: _Asked, now_s: float) -> Window:
+def _choose_window(requested: _RequestedRange, now_s: float) -> QueryWindow:
     wanted = next(tier for longest_s, tier in DEFAULT_TIERS if requested.length_s <= longest_s or tier is TIERS[-1])
     for tier in TIERS[TIERS.index(wanted) :]:
-        start, end = requested.on_grid(tier.seconds)
-        if _keeps(tier, start, now_s) or tier is TIERS[-1]:
+        start, end = requested.align(tier.seconds)
+        if _is_retained(tier, start, now_s) or tier is TIERS[-1]:
             break
     else:
         raise AssertionError("the last tier ends the loop")
-    reason = f"{_length(requested)} in steps of {text_of(tier.seconds)}"
+    reason = f"{_describe_length(requested)} in steps of {format_duration(tier.seconds)}"
     if tier is not wanted:
         reason = (
             f"the {wanted.name} tier keeps {wanted.kept_days} days and the range starts earlier; "
             "this is the finest tier that covers it"
         )
-    return _kept(Window(tier, start, end, tier.seconds, reason), now_s)
+    return _clip_to_retention(QueryWindow(tier, start, end, tier.seconds, reason), now_s)
 
 
-def _explicit(requested: _Asked, now_s: float, resolution: str) -> Window:
-    step_s = _seconds(resolution)
-    if why := _refusal(requested, now_s, step_s):
-        fits = [each for each in LADDER_S if not _refusal(requested, now_s, each)]
+def _choose_window_at_resolution(requested: _RequestedRange, now_s: float, resolution: str) -> QueryWindow:
+    step_s = _parse_duration(resolution)
+    if why := _find_resolution_problem(requested, now_s, step_s):
+        fits = [each for each in SUGGESTED_STEPS_S if not _find_resolution_problem(requested, now_s, each)]
         nearest = min(fits, key=lambda each: (abs(each - step_s), each))
-        raise InvalidPeriod(f"resolution={resolution!r} {why}. The nearest valid resolution is {text_of(nearest)}.")
-    tier = _tier_of(step_s)
-    start, end = requested.on_grid(step_s)
+        raise InvalidPeriod(
+            f"resolution={resolution!r} {why}. The nearest valid resolution is {format_duration(nearest)}."
+        )
+    tier = _find_coarsest_tier(step_s)
+    start, end = requested.align(step_s)
     how = "as stored" if step_s == tier.seconds else f"aggregated from {tier.name} buckets"
-    return _kept(Window(tier, start, end, step_s, f"requested resolution, {how}"), now_s)
+    return _clip_to_retention(QueryWindow(tier, start, end, step_s, f"requested resolution, {how}"), now_s)
 
 
-def _refusal(requested: _Asked, now_s: float, step_s: int) -> str | None:
+def _find_resolution_problem(requested: _RequestedRange, now_s: float, step_s: int) -> str | None:
     """Return why this step is invalid for the range; None if it is valid."""
-    if not 0 < step_s <= LONGEST_STEP_S or step_s % TIERS[0].seconds:
-        return f"is not a multiple of {TIERS[0].name} up to {text_of(LONGEST_STEP_S)}"
-    start, end = requested.on_grid(step_s)
+    if not 0 < step_s <= MAX_STEP_S or step_s % TIERS[0].seconds:
+        return f"is not a multiple of {TIERS[0].name} up to {format_duration(MAX_STEP_S)}"
+    start, end = requested.align(step_s)
     if (points := (end - start) // step_s) > MAX_POINTS:
         return f"is too fine for this range: {points:,} points, at most {MAX_POINTS:,} are allowed"
-    tier = _tier_of(step_s)
-    if tier is not TIERS[-1] and not _keeps(tier, start, now_s):
+    tier = _find_coarsest_tier(step_s)
+    if tier is not TIERS[-1] and not _is_retained(tier, start, now_s):
         return f"needs the {tier.name} tier, which keeps {tier.kept_days} days; the range starts earlier"
     return None
 
 
-def _kept(window: Window, now_s: float) -> Window:
+def _clip_to_retention(window: QueryWindow, now_s: float) -> QueryWindow:
     """Drop leading points that start before the tier's retention: their rows are partly deleted, so they are too
     low."""
-    if _keeps(window.tier, window.start_s, now_s):
+    if _is_retained(window.tier, window.start_s, now_s):
         return window
-    start = min(_ceil(now_s - window.tier.kept_s, window.step_s), window.end_s - window.step_s)
-    return Window(window.tier, start, window.end_s, window.step_s, f"{window.reason}; clipped to the start of history")
+    start = min(_round_up(now_s - window.tier.kept_s, window.step_s), window.end_s - window.step_s)
+    return QueryWindow(
+        window.tier, start, window.end_s, window.step_s, f"{window.reason}; clipped to the start of history"
+    )
 
 
-def _tier_of(step_s: int) -> Tier:
+def _find_coarsest_tier(step_s: int) -> Tier:
     """Return the coarsest tier that divides the step: it has the fewest rows and the longest retention."""
     return next(tier for tier in reversed(TIERS) if step_s % tier.seconds == 0)
 
 
-def _keeps(tier: Tier, start_s: int, now_s: float) -> bool:
+def _is_retained(tier: Tier, start_s: int, now_s: float) -> bool:
     return start_s >= now_s - tier.kept_s
 
 
-def _seconds(text: str) -> int:
+def _parse_duration(text: str) -> int:
     """Parse a number and a unit into seconds; 0 if the text has another format."""
     match = re.fullmatch(r"([1-9]\d{0,8})([smhd])", text, re.ASCII)
     return int(match.group(1)) * UNIT_SECONDS[match.group(2)] if match else 0
 
 
-def _length(requested: _Asked) -> str:
+def _describe_length(requested: _RequestedRange) -> str:
     longest_s = next((longest for longest, _ in DEFAULT_TIERS[:-1] if requested.length_s <= longest), None)
-    return f"more than {text_of(DEFAULT_TIERS[-2][0])}" if longest_s is None else f"up to {text_of(longest_s)}"
+    return (
+        f"more than {format_duration(DEFAULT_TIERS[-2][0])}"
+        if longest_s is None
+        else f"up to {format_duration(longest_s)}"
+    )
 
 
-def _ceil(seconds: float, step_s: int) -> int:
+def _round_up(seconds: float, step_s: int) -> int:
     return -int(-seconds // step_s) * step_s
 
 
-def _iso(seconds: float) -> str:
+def _format_iso(seconds: float) -> str:
     try:
         return f"{datetime.fromtimestamp(int(seconds), UTC):%Y-%m-%dT%H:%M:%SZ}"
     except (ValueError, OverflowError, OSError):

@@ -12,9 +12,9 @@ from functools import cache, lru_cache
 from itertools import chain
 from typing import Any, cast
 
-from headrace.history.fill import Known, Points
-from headrace.history.routing import Window
-from headrace.model.histogram import value_of
+from headrace.history.fill import NullableColumn, PointColumns
+from headrace.history.routing import QueryWindow
+from headrace.model.histogram import compute_midpoint_ms
 from headrace.warehouse.series import PERCENTILES
 
 Texts = Sequence[str]
@@ -22,8 +22,8 @@ Texts = Sequence[str]
 DIGITS = 3
 """Decimal places of milliseconds, rates and percentages."""
 
-FAILURES = {"nack": "nack_count", "dlq": "dlq_count", "ttl_expired": "ttl_expire_count"}
-MOVES = {
+FAILURE_COLUMNS = {"nack": "nack_count", "dlq": "dlq_count", "ttl_expired": "ttl_expire_count"}
+MOVE_COLUMNS = {
     "spilled": "spill_count",
     "refilled": "refill_count",
     "reclaimed": "reclaim_count",
@@ -34,8 +34,8 @@ MOVES = {
 """Fields of the section `moves` and their count columns."""
 
 
-def render(
-    window: Window, points: Points, watermark_ms: int | None, unknown: Collection[int] = frozenset()
+def render_points(
+    window: QueryWindow, points: PointColumns, watermark_ms: int | None, unknown: Collection[int] = frozenset()
 ) -> list[str]:
     """Return the JSON text of all points in parts, to be joined with commas.
 
@@ -43,52 +43,54 @@ def render(
     `unknown` are never complete, regardless of the watermark.
     """
     sections = (
-        _heads(window, watermark_ms, unknown),
-        _throughput(points, window.step_s),
-        _depth(points),
-        _latency(points),
-        _percentiles(points),
-        _concurrency(points),
-        _failures(points),
-        _moves(points),
+        _render_timestamps(window, watermark_ms, unknown),
+        _render_throughput(points, window.step_s),
+        _render_depth(points),
+        _render_latency(points),
+        _render_percentiles(points),
+        _render_concurrency(points),
+        _render_failures(points),
+        _render_moves(points),
     )
     return list(chain.from_iterable(zip(*sections, strict=True)))
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Format as a JSON number, rounded to DIGITS; None becomes null."""
     return "null" if value is None else repr(round(value, DIGITS))
 
 
-def milliseconds_of(key: int) -> float:
+def get_bucket_midpoint_ms(key: int) -> float:
     """Return the midpoint of a histogram bucket, in milliseconds."""
-    return round(value_of(key), DIGITS)
+    return round(compute_midpoint_ms(key), DIGITS)
 
 
-def _heads(window: Window, watermark_ms: int | None, unknown: Collection[int]) -> Iterator[str]:
+def _render_timestamps(window: QueryWindow, watermark_ms: int | None, unknown: Collection[int]) -> Iterator[str]:
     complete_until_s = -1 if watermark_ms is None else watermark_ms // 1000
     starts = range(window.start_s, window.end_s, window.step_s)
     final = sum(1 for _ in range(window.start_s + window.step_s, complete_until_s + 1, window.step_s))
     for place, start_s in enumerate(starts):
         complete = "true" if place < final and place not in unknown else "false"
-        yield f'{{"timestamp":"{_hour(start_s // 3600)}{_clock(start_s % 3600)}","complete":{complete}'
+        yield f'{{"timestamp":"{_format_hour(start_s // 3600)}{_format_clock(start_s % 3600)}","complete":{complete}'
 
 
 @cache
-def _clock(seconds_of_hour: int) -> str:
+def _format_clock(seconds_of_hour: int) -> str:
     minutes, seconds = divmod(seconds_of_hour, 60)
     return f"{minutes:02}:{seconds:02}Z"
 
 
 @lru_cache(4096)
-def _hour(number: int) -> str:
+def _format_hour(number: int) -> str:
     return f"{datetime.fromtimestamp(number * 3600, UTC):%Y-%m-%dT%H:}"
 
 
-def _throughput(points: Points, step_s: int) -> Texts:
-    rate = _Remembered(lambda count: "null" if count == "null" else number(count / step_s))
+def _render_throughput(points: PointColumns, step_s: int) -> Texts:
+    rate = _TextCache(lambda count: "null" if count == "null" else format_number(count / step_s))
     counts = points.counts
-    columns = zip(*(_shown(counts[name]) for name in ("enqueue_count", "dequeue_count", "ack_count")), strict=True)
+    columns = zip(
+        *(_null_to_text(counts[name]) for name in ("enqueue_count", "dequeue_count", "ack_count")), strict=True
+    )
     return [
         f'"throughput":{{"enqueued":{enqueued},"dequeued":{dequeued},"completed":{completed},'
         f'"enqueued_per_s":{rate[enqueued]},"dequeued_per_s":{rate[dequeued]},"completed_per_s":{rate[completed]}}}'
@@ -96,19 +98,19 @@ def _throughput(points: Points, step_s: int) -> Texts:
     ]
 
 
-def _depth(points: Points) -> Texts:
+def _render_depth(points: PointColumns) -> Texts:
     columns = (
-        *(points.max_depth, points.depth, _warm(points), points.cold),
+        *(points.max_depth, points.depth, _compute_warm(points), points.cold),
         *(points.scheduled, points.bytes, points.max_bytes),
     )
     return [
         f'"queue_depth":{{"max":{highest},"last":{depth},"warm":{in_valkey},"cold":{cold},'
         f'"scheduled":{scheduled},"bytes":{held},"max_bytes":{most}}}'
-        for highest, depth, in_valkey, cold, scheduled, held, most in zip(*map(_shown, columns), strict=True)
+        for highest, depth, in_valkey, cold, scheduled, held, most in zip(*map(_null_to_text, columns), strict=True)
     ]
 
 
-def _warm(points: Points) -> Known:
+def _compute_warm(points: PointColumns) -> NullableColumn:
     """Return the waiting jobs in Valkey per point; None if unknown."""
     if None not in points.cold and not any(points.cold):
         return points.depth
@@ -118,8 +120,8 @@ def _warm(points: Points) -> Known:
     ]
 
 
-def _latency(points: Points) -> Texts:
-    columns = (points.wait_ms, points.waits, points.run_ms, points.runs, _shown(points.max_age_ms))
+def _render_latency(points: PointColumns) -> Texts:
+    columns = (points.wait_ms, points.waits, points.run_ms, points.runs, _null_to_text(points.max_age_ms))
     return [
         f'"latency":{{"avg_wait_ms":{f"{wait_ms / waits:.3f}" if waits else "null"},"max_age_ms":{age},'
         f'"avg_run_ms":{f"{run_ms / runs:.3f}" if runs else "null"}}}'
@@ -127,50 +129,54 @@ def _latency(points: Points) -> Texts:
     ]
 
 
-def _percentiles(points: Points) -> Texts:
-    wait, run = _quantiles(points, "wait", points.waits), _quantiles(points, "run", points.runs)
+def _render_percentiles(points: PointColumns) -> Texts:
+    wait, run = _render_quantiles(points, "wait", points.waits), _render_quantiles(points, "run", points.runs)
     return [f'"percentiles":{{"wait_ms":{waited},"run_ms":{ran}}}' for waited, ran in zip(wait, run, strict=True)]
 
 
-def _quantiles(points: Points, what: str, counts: Sequence[int]) -> Iterator[str]:
+def _render_quantiles(points: PointColumns, what: str, counts: Sequence[int]) -> Iterator[str]:
     """Render percentiles per point. Texts are cached, because many points share the same buckets."""
-    text = _Remembered(lambda keys: _object(dict(zip(PERCENTILES, map(milliseconds_of, keys), strict=True))))
-    unknown = _object(dict.fromkeys(PERCENTILES))
+    text = _TextCache(
+        lambda keys: _render_object(dict(zip(PERCENTILES, map(get_bucket_midpoint_ms, keys), strict=True)))
+    )
+    unknown = _render_object(dict.fromkeys(PERCENTILES))
     keys = zip(*(points.percentiles[f"{what}_{name}"] for name in PERCENTILES), strict=True)
     return (text[each] if count else unknown for each, count in zip(keys, counts, strict=True))
 
 
-def _concurrency(points: Points) -> Texts:
+def _render_concurrency(points: PointColumns) -> Texts:
     def render_state(state: tuple[int | None, int | None, int | None]) -> str:
         highest, last, limit = state
-        percent = utilization_pct(highest, limit)
-        return '"concurrency":' + _object({"max": highest, "last": last, "limit": limit, "utilization_pct": percent})
+        percent = compute_utilization_pct(highest, limit)
+        return '"concurrency":' + _render_object(
+            {"max": highest, "last": last, "limit": limit, "utilization_pct": percent}
+        )
 
-    text = _Remembered(render_state)
+    text = _TextCache(render_state)
     return [text[state] for state in zip(points.max_running, points.running, points.limit, strict=True)]
 
 
-def utilization_pct(running: int | None, limit: int | None) -> float | None:
+def compute_utilization_pct(running: int | None, limit: int | None) -> float | None:
     """Return running jobs in percent of the limit; None without a limit. Exceeds 100 during bursts, or after the limit
     was lowered."""
     return 100 * running / limit if running is not None and limit else None
 
 
-def _failures(points: Points) -> Texts:
-    return _counted(points, "failures", FAILURES)
+def _render_failures(points: PointColumns) -> Texts:
+    return _render_counts(points, "failures", FAILURE_COLUMNS)
 
 
-def _moves(points: Points) -> Texts:
-    return [f"{moves}}}" for moves in _counted(points, "moves", MOVES)]
+def _render_moves(points: PointColumns) -> Texts:
+    return [f"{moves}}}" for moves in _render_counts(points, "moves", MOVE_COLUMNS)]
 
 
-def _counted(points: Points, section: str, columns: Mapping[str, str]) -> Texts:
+def _render_counts(points: PointColumns, section: str, columns: Mapping[str, str]) -> Texts:
     """Render counts per point. Texts are cached, because most points have only zeros."""
-    text = _Remembered(lambda counts: f'"{section}":' + _object(dict(zip(columns, counts, strict=True))))
+    text = _TextCache(lambda counts: f'"{section}":' + _render_object(dict(zip(columns, counts, strict=True))))
     return [text[counts] for counts in zip(*(points.counts[column] for column in columns.values()), strict=True)]
 
 
-class _Remembered(dict[Any, str]):
+class _TextCache(dict[Any, str]):
     """Dictionary that computes missing values with `make`."""
 
     def __init__(self, make: Callable[[Any], str]) -> None:
@@ -182,11 +188,11 @@ class _Remembered(dict[Any, str]):
         return text
 
 
-def _object(values: Mapping[str, float | None]) -> str:
-    return "{" + ",".join(f'"{name}":{number(value)}' for name, value in values.items()) + "}"
+def _render_object(values: Mapping[str, float | None]) -> str:
+    return "{" + ",".join(f'"{name}":{format_number(value)}' for name, value in values.items()) + "}"
 
 
-def _shown(column: Known) -> Sequence[int | str]:
+def _null_to_text(column: NullableColumn) -> Sequence[int | str]:
     if None not in column:
         return cast(Sequence[int], column)
     return ["null" if value is None else value for value in column]

@@ -62,41 +62,41 @@ COUNT_COLUMN = {
 
 
 @dataclass(frozen=True)
-class Column:
+class EventColumn:
     name: str
     kind: str  # "int", "text" or "ints" (a comma-separated list)
     meaning: str
 
 
 COLUMNS = (
-    Column("version", "int", "layout of this entry; an entry of an unknown version is quarantined"),
-    Column("seq", "int", "the shard's event number, without gaps: missing numbers are lost events"),
-    Column("org", "text", "empty in a tick, as are all names"),
-    Column("project", "text", ""),
-    Column("env", "text", ""),
-    Column("queue", "text", ""),
-    Column("op", "text", "a verb, `resync` or `tick`"),
-    Column("n", "int", "number of jobs that this operation moved"),
-    Column("odometer", "int", "total of this op for this queue since its epoch, this event included"),
-    Column("epoch", "int", "when the queue's state was created: a new one means the odometers restarted"),
-    Column("depth", "int", "waiting jobs that could run now, in both tiers"),
-    Column("scheduled", "int", "jobs not yet due, in both tiers"),
-    Column("running", "int", "jobs leased by a worker"),
-    Column("limit", "int", "maximum number of running jobs; null: no limit"),
-    Column("env_depth", "int", ""),
-    Column("env_running", "int", ""),
-    Column("env_limit", "int", ""),
-    Column("oldest_ms", "int", "when the longest-waiting job became eligible; null: no job waits"),
-    Column("bytes", "int", "payload bytes of waiting and running jobs, in both tiers"),
-    Column("cold_depth", "int", "part of `depth` that waits in PostgreSQL"),
-    Column("cold_bytes", "int", "part of `bytes` that is in PostgreSQL"),
-    Column("waits", "ints", "for each job of a dequeue, the time from eligible to dequeued, in ms; 0 is a value"),
-    Column("runs", "ints", "run time of each job of an ack, measured by the worker, in ms"),
-    Column("odometers", "ints", "in a resync, the odometers of all verbs, in the order of the table of verbs"),
+    EventColumn("version", "int", "layout of this entry; an entry of an unknown version is quarantined"),
+    EventColumn("seq", "int", "the shard's event number, without gaps: missing numbers are lost events"),
+    EventColumn("org", "text", "empty in a tick, as are all names"),
+    EventColumn("project", "text", ""),
+    EventColumn("env", "text", ""),
+    EventColumn("queue", "text", ""),
+    EventColumn("op", "text", "a verb, `resync` or `tick`"),
+    EventColumn("n", "int", "number of jobs that this operation moved"),
+    EventColumn("odometer", "int", "total of this op for this queue since its epoch, this event included"),
+    EventColumn("epoch", "int", "when the queue's state was created: a new one means the odometers restarted"),
+    EventColumn("depth", "int", "waiting jobs that could run now, in both tiers"),
+    EventColumn("scheduled", "int", "jobs not yet due, in both tiers"),
+    EventColumn("running", "int", "jobs leased by a worker"),
+    EventColumn("limit", "int", "maximum number of running jobs; null: no limit"),
+    EventColumn("env_depth", "int", ""),
+    EventColumn("env_running", "int", ""),
+    EventColumn("env_limit", "int", ""),
+    EventColumn("oldest_ms", "int", "when the longest-waiting job became eligible; null: no job waits"),
+    EventColumn("bytes", "int", "payload bytes of waiting and running jobs, in both tiers"),
+    EventColumn("cold_depth", "int", "part of `depth` that waits in PostgreSQL"),
+    EventColumn("cold_bytes", "int", "part of `bytes` that is in PostgreSQL"),
+    EventColumn("waits", "ints", "for each job of a dequeue, the time from eligible to dequeued, in ms; 0 is a value"),
+    EventColumn("runs", "ints", "run time of each job of an ack, measured by the worker, in ms"),
+    EventColumn("odometers", "ints", "in a resync, the odometers of all verbs, in the order of the table of verbs"),
 )
 
 
-def lua_pack() -> str:
+def generate_event_lua() -> str:
     """Return Lua source that defines `VERBS`, in the order of COUNT_COLUMN, and `pack_event(e)`, which joins the fields
     of a table in the order of COLUMNS."""
     verbs = ", ".join(f"'{op}'" for op in COUNT_COLUMN)

@@ -10,25 +10,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-PER_DOUBLING = 16
-ZERO = -32768
+BUCKETS_PER_DOUBLING = 16
+ZERO_BUCKET = -32768
 """Bucket of 0 ms: the smallest Int16."""
 
 Histogram = Mapping[int, int]
 """Bucket → number of values."""
 
 
-def bucket_of(milliseconds: float) -> int:
+def find_bucket(milliseconds: float) -> int:
     """Return the bucket of a duration. Negative durations (clock skew) count as 0."""
-    return ZERO if milliseconds <= 0 else math.ceil(PER_DOUBLING * math.log2(milliseconds))
+    return ZERO_BUCKET if milliseconds <= 0 else math.ceil(BUCKETS_PER_DOUBLING * math.log2(milliseconds))
 
 
-def value_of(bucket: int) -> float:
+def compute_midpoint_ms(bucket: int) -> float:
     """Return the geometric midpoint of a bucket, in milliseconds."""
-    return 0.0 if bucket == ZERO else 2.0 ** ((bucket - 0.5) / PER_DOUBLING)
+    return 0.0 if bucket == ZERO_BUCKET else 2.0 ** ((bucket - 0.5) / BUCKETS_PER_DOUBLING)
 
 
-def added(histograms: Iterable[Histogram]) -> dict[int, int]:
+def merge_histograms(histograms: Iterable[Histogram]) -> dict[int, int]:
     total: dict[int, int] = {}
     for histogram in histograms:
         for bucket, count in histogram.items():
@@ -36,13 +36,13 @@ def added(histograms: Iterable[Histogram]) -> dict[int, int]:
     return total
 
 
-def percentile(histogram: Histogram, share: float) -> float | None:
+def compute_percentile(histogram: Histogram, fraction: float) -> float | None:
     """Return the value, in milliseconds, that at least this fraction of all values does not exceed (nearest rank). None
     if the histogram is empty."""
-    rank = math.ceil(sum(histogram.values()) * share)
+    rank = math.ceil(sum(histogram.values()) * fraction)
     seen = 0
     for bucket in sorted(histogram):
         seen += histogram[bucket]
         if seen >= max(rank, 1):
-            return value_of(bucket)
+            return compute_midpoint_ms(bucket)
     return None

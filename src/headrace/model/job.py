@@ -11,7 +11,7 @@ from enum import StrEnum
 from headrace.model.names import EnvRef, QueueRef
 
 
-def new_job_id() -> str:
+def make_job_id() -> str:
     """Return a UUIDv7. Ids of one producer sort by time, which keeps indexes and refills in order."""
     milliseconds = time.time_ns() // 1_000_000
     bits = (milliseconds & (2**48 - 1)) << 80 | int.from_bytes(os.urandom(10), "big")
@@ -26,7 +26,7 @@ class NewJob:
 
     task: str  # name of the function that runs it
     payload: bytes = b""
-    id: str = field(default_factory=new_job_id)  # a second job with the same id is not accepted
+    id: str = field(default_factory=make_job_id)  # a second job with the same id is not accepted
     delay_ms: int = 0  # time until it is due, by the server's clock
     priority: int = 0  # higher runs sooner, within its queue
     ttl_ms: int | None = None  # expires if no worker has started it by then; None: never

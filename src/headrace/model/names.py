@@ -9,7 +9,7 @@ from dataclasses import dataclass
 MAX_NAME_BYTES = 128
 
 
-def name_problem(name: str) -> str | None:
+def find_name_problem(name: str) -> str | None:
     """Return why a name is invalid ("is empty"), or None if it is valid. Every name that users choose is checked
     here."""
     if not name:

@@ -23,12 +23,12 @@ class Quota(StrEnum):
     RUNNING = "running"  # running jobs; an upper bound of the environment's own limit
 
 
-IN_VALKEY = (
+VALKEY_QUOTAS = (
     *(Quota.WARM_JOBS, Quota.WARM_BYTES, Quota.QUEUES, Quota.ENQUEUE_RATE, Quota.ENQUEUE_BURST, Quota.RUNNING),
 )
 """Quotas that Lua scripts enforce, in the order of the words in the packed fields (see queue/quotas.py)."""
 
-MOST = 10**15
+MAX_QUOTA = 10**15
 """Largest quota. Lua numbers are exact up to a larger value."""
 
 
@@ -46,7 +46,7 @@ class TenantRef:
             raise ValueError("A tenant is an organisation, a project of one, or an environment of a project.")
 
     @classmethod
-    def of(cls, env: EnvRef) -> TenantRef:
+    def from_environment(cls, env: EnvRef) -> TenantRef:
         return cls(env.org, env.project, env.env)
 
     @property
@@ -74,7 +74,7 @@ class TenantRef:
         return f"the {self.level} {names}" if names else "every environment"
 
 
-DEFAULT = TenantRef()
+DEFAULT_TENANT = TenantRef()
 
-Values = Mapping[str, int | None]
+QuotaValues = Mapping[str, int | None]
 """Quota → value. None: no quota, whatever the default is. Missing: the default applies."""

@@ -27,7 +27,7 @@ class TenantSlots:
         self._environments: Counter[EnvRef] = Counter()
         self._organisations: Counter[str] = Counter()
 
-    def take(self, env: EnvRef) -> bool:
+    def acquire(self, env: EnvRef) -> bool:
         """Take a slot. Return False if the environment, its organisation or all tenants together have none left."""
         with self._lock:
             if (

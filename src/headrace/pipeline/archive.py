@@ -42,12 +42,12 @@ ROW_GROUP = 100_000
 ZSTD = {"compression": "zstd"}
 STALE_MS = HOUR_MS  # a file still incomplete after this time was left by a crash
 
-ASIDE = ("aside", "sample")  # columns of unreadable entries, which are not archived
-EVENTS = pa.schema([each for each in SCHEMA if each.name not in ASIDE])
+UNREADABLE_COLUMNS = ("aside", "sample")  # columns of unreadable entries, which are not archived
+EVENTS = pa.schema([each for each in SCHEMA if each.name not in UNREADABLE_COLUMNS])
 
 
 @dataclass(frozen=True, order=True)
-class Name:
+class ArchiveFileName:
     """Name of an archive file: the events of a shard from one entry to another, both included."""
 
     shard: int
@@ -57,54 +57,54 @@ class Name:
     PATTERN: ClassVar = re.compile(r"shard-(\d{5})-(\d{20}|\d{13}\.\d{13})-(\d{20}|\d{13}\.\d{13})\.parquet")
 
     def __str__(self) -> str:
-        return f"shard-{self.shard:05d}-{_file_part(self.first)}-{_file_part(self.last)}.parquet"
+        return f"shard-{self.shard:05d}-{_format_entry_id(self.first)}-{_format_entry_id(self.last)}.parquet"
 
     @classmethod
-    def parse(cls, text: str) -> Name | None:
+    def parse(cls, text: str) -> ArchiveFileName | None:
         found = cls.PATTERN.fullmatch(text)
-        return cls(int(found[1]), _parse_file_part(found[2]), _parse_file_part(found[3])) if found else None
+        return cls(int(found[1]), _parse_entry_id(found[2]), _parse_entry_id(found[3])) if found else None
 
 
-def _file_part(entry: EntryId) -> str:
+def _format_entry_id(entry: EntryId) -> str:
     """Return an entry id as 20 digits, or as both numbers if a millisecond has more entries than fit into those."""
     return f"{entry.linear:020d}" if entry.seq < 2**SEQUENCE_BITS else f"{entry.ms:013d}.{entry.seq:013d}"
 
 
-def _parse_file_part(text: str) -> EntryId:
+def _parse_entry_id(text: str) -> EntryId:
     ms, _, seq = text.partition(".")
     return EntryId(int(ms), int(seq)) if seq else EntryId.from_linear(int(ms))
 
 
 @dataclass(frozen=True)
-class Clip:
+class ArchiveFileSlice:
     """The events of a file that count: those after an entry."""
 
-    name: Name
+    name: ArchiveFileName
     after: EntryId | None  # None: all events
 
 
-def clips(names: Iterable[Name]) -> list[Clip]:
+def select_slices(names: Iterable[ArchiveFileName]) -> list[ArchiveFileSlice]:
     """Return the needed files in order, without those covered by others."""
-    needed: list[Clip] = []
+    needed: list[ArchiveFileSlice] = []
     shard, reached = -1, None
     longest_first = sorted(names, key=lambda each: each.last, reverse=True)
     for name in sorted(longest_first, key=lambda each: (each.shard, each.first)):
         if name.shard != shard:
             shard, reached = name.shard, None
         if reached is None or name.last > reached:
-            needed.append(Clip(name, reached))
+            needed.append(ArchiveFileSlice(name, reached))
             reached = name.last
     return needed
 
 
-def hour_folder(hour_ms: int) -> str:
+def format_hour_folder(hour_ms: int) -> str:
     start = np.datetime64(hour_ms, "ms").item()
     return f"date={start:%Y-%m-%d}/hour={start:%H}"
 
 
 class ArchiveWriter:
     def __init__(self, uri: str) -> None:
-        self._files, self._root = open_store(uri)
+        self._files, self._root = open_filesystem(uri)
 
     def write(self, events: pa.Table) -> None:
         """Write the events of one shard, which must be in the order of their entries."""
@@ -113,9 +113,9 @@ class ArchiveWriter:
         cuts = np.flatnonzero(np.r_[True, np.diff(hours) > 0, True]) if len(ms) else []
         for start, end in pairwise(cuts):
             ids = [EntryId(int(ms[index]), int(seq[index])) for index in (start, end - 1)]
-            name = Name(events["shard"][int(start)].as_py(), *ids)
+            name = ArchiveFileName(events["shard"][int(start)].as_py(), *ids)
             part = events.slice(int(start), int(end - start)).select(EVENTS.names).cast(EVENTS)
-            folder = f"{self._root}/{hour_folder(int(hours[start]) * HOUR_MS)}"
+            folder = f"{self._root}/{format_hour_folder(int(hours[start]) * HOUR_MS)}"
             _write(self._files, folder, name, [part])
 
 
@@ -123,27 +123,29 @@ class Archive:
     """Archived events, by hour."""
 
     def __init__(self, uri: str) -> None:
-        self._files, self._root = open_store(uri)
+        self._files, self._root = open_filesystem(uri)
 
-    def names(self, hour_ms: int) -> list[Name]:
-        found = self._files.get_file_info(fs.FileSelector(f"{self._root}/{hour_folder(hour_ms)}", allow_not_found=True))
-        return [name for each in found if (name := Name.parse(each.base_name))]
+    def list_names(self, hour_ms: int) -> list[ArchiveFileName]:
+        found = self._files.get_file_info(
+            fs.FileSelector(f"{self._root}/{format_hour_folder(hour_ms)}", allow_not_found=True)
+        )
+        return [name for each in found if (name := ArchiveFileName.parse(each.base_name))]
 
-    def events(self, hour_ms: int, shard: int) -> Iterator[pa.RecordBatch]:
+    def read_events(self, hour_ms: int, shard: int) -> Iterator[pa.RecordBatch]:
         """Yield each event of the hour once, in order, as decoded."""
-        mine = [name for name in self.names(hour_ms) if name.shard == shard]
-        folder = f"{self._root}/{hour_folder(hour_ms)}"
-        for events in _clipped(self._files, folder, clips(mine)):
-            yield from _as_decoded(events).to_batches()
+        mine = [name for name in self.list_names(hour_ms) if name.shard == shard]
+        folder = f"{self._root}/{format_hour_folder(hour_ms)}"
+        for events in _read_slices(self._files, folder, select_slices(mine)):
+            yield from _to_decoded(events).to_batches()
 
-    def neighbours(self, hour_ms: int) -> dict[int, tuple[int | None, int | None]]:
+    def read_adjacent_seqs(self, hour_ms: int) -> dict[int, tuple[int | None, int | None]]:
         """Return, for every shard ever archived, the number of its last event before an hour and of its first event
         after it; None where there is none."""
         before: dict[int, tuple[EntryId, str]] = {}
         after: dict[int, tuple[EntryId, str]] = {}
         shards: set[int] = set()
-        for hour, found in _hours(self._files, self._root):
-            for name, path in ((Name.parse(each.base_name), each.path) for each in found):
+        for hour, found in _list_hours(self._files, self._root):
+            for name, path in ((ArchiveFileName.parse(each.base_name), each.path) for each in found):
                 if name is None:
                     continue
                 shards.add(name.shard)
@@ -153,39 +155,39 @@ class Archive:
                     after[name.shard] = min(after.get(name.shard, (name.first, path)), (name.first, path))
         return {
             shard: (
-                self._seq(before[shard][1], -1) if shard in before else None,
-                self._seq(after[shard][1], 0) if shard in after else None,
+                self._read_seq(before[shard][1], -1) if shard in before else None,
+                self._read_seq(after[shard][1], 0) if shard in after else None,
             )
             for shard in sorted(shards)
         }
 
-    def _seq(self, path: str, place: int) -> int:
+    def _read_seq(self, path: str, place: int) -> int:
         with self._files.open_input_file(path) as source:
             file = parquet.ParquetFile(source)
             return file.read_row_group(place % file.num_row_groups, ["seq"])["seq"][place].as_py()
 
 
-def tidy(uri: str, now_ms: int, keep_days: int, closed_before_ms: int) -> None:
+def compact_and_expire(uri: str, now_ms: int, keep_days: int, closed_before_ms: int) -> None:
     """Compact hours that end by `closed_before_ms` to one file per shard, and remove dates older than `keep_days`.
 
     A crash between writing the compacted file and removing the others is harmless: the former covers the latter.
     """
-    files, root = open_store(uri)
-    for date_ms, folder in _dates(files, root):
+    files, root = open_filesystem(uri)
+    for date_ms, folder in _list_dates(files, root):
         if date_ms + DAY_MS <= now_ms - keep_days * DAY_MS:
             files.delete_dir(folder)
-    for hour_ms, found in _hours(files, root):
+    for hour_ms, found in _list_hours(files, root):
         if hour_ms + HOUR_MS <= closed_before_ms:
-            _tidy_hour(files, f"{root}/{hour_folder(hour_ms)}", found, now_ms)
+            _compact_hour(files, f"{root}/{format_hour_folder(hour_ms)}", found, now_ms)
 
 
-def open_store(uri: str) -> tuple[Any, str]:
+def open_filesystem(uri: str) -> tuple[Any, str]:
     """Return the file system and the folder in it for a path or URI."""
-    files, root = fs.FileSystem.from_uri(absolute(uri))
+    files, root = fs.FileSystem.from_uri(resolve_uri(uri))
     return files, root.rstrip("/")
 
 
-def absolute(uri: str) -> str:
+def resolve_uri(uri: str) -> str:
     """Return `uri`, made absolute if it is a local path: executors have their own working directory."""
     return uri if "://" in uri else str(Path(uri).absolute())
 
@@ -193,13 +195,13 @@ def absolute(uri: str) -> str:
 # Compaction -----------------------------------------------------------------------------------------
 
 
-def _dates(files: Any, root: str) -> list[tuple[int, str]]:
+def _list_dates(files: Any, root: str) -> list[tuple[int, str]]:
     found = files.get_file_info(fs.FileSelector(root, allow_not_found=True))
     dates = [(each, re.fullmatch(r"date=(\d{4}-\d\d-\d\d)", each.base_name)) for each in found]
     return [(int(np.datetime64(date[1], "ms").astype(np.int64)), each.path) for each, date in dates if date]
 
 
-def _hours(files: Any, root: str) -> list[tuple[int, list[Any]]]:
+def _list_hours(files: Any, root: str) -> list[tuple[int, list[Any]]]:
     """Return every hour with its files, oldest first. Uses one listing, because object stores charge per request."""
     hours: dict[int, list[Any]] = {}
     for each in files.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True)):
@@ -210,11 +212,11 @@ def _hours(files: Any, root: str) -> list[tuple[int, list[Any]]]:
     return sorted(hours.items(), key=lambda hour: hour[0])
 
 
-def _tidy_hour(files: Any, folder: str, found: Sequence[Any], now_ms: int) -> None:
+def _compact_hour(files: Any, folder: str, found: Sequence[Any], now_ms: int) -> None:
     for each in found:
         if each.base_name.startswith(".") and each.mtime_ns is not None and each.mtime_ns < (now_ms - STALE_MS) * 10**6:
             _remove(files, each.path)
-    names = sorted(name for each in found if (name := Name.parse(each.base_name)))
+    names = sorted(name for each in found if (name := ArchiveFileName.parse(each.base_name)))
     for shard in sorted({name.shard for name in names}):
         mine = [name for name in names if name.shard == shard]
         if len(mine) > 1:
@@ -228,10 +230,10 @@ def _tidy_hour(files: Any, folder: str, found: Sequence[Any], now_ms: int) -> No
                 )
 
 
-def _compact(files: Any, folder: str, names: Sequence[Name]) -> None:
-    needed = clips(names)
-    whole = Name(needed[0].name.shard, needed[0].name.first, needed[-1].name.last)
-    _write(files, folder, whole, _clipped(files, folder, needed))
+def _compact(files: Any, folder: str, names: Sequence[ArchiveFileName]) -> None:
+    needed = select_slices(names)
+    whole = ArchiveFileName(needed[0].name.shard, needed[0].name.first, needed[-1].name.last)
+    _write(files, folder, whole, _read_slices(files, folder, needed))
     for name in names:
         if name != whole:
             _remove(files, f"{folder}/{name}")
@@ -247,7 +249,7 @@ def _remove(files: Any, path: str) -> None:
 # Reading and writing --------------------------------------------------------------------------------
 
 
-def _clipped(files: Any, folder: str, needed: Iterable[Clip]) -> Iterator[pa.Table]:
+def _read_slices(files: Any, folder: str, needed: Iterable[ArchiveFileSlice]) -> Iterator[pa.Table]:
     """Yield the events that count, in tables of about ROW_GROUP."""
     held: list[pa.RecordBatch] = []
     size = 0
@@ -257,22 +259,22 @@ def _clipped(files: Any, folder: str, needed: Iterable[Clip]) -> Iterator[pa.Tab
                 held.append(batch if clip.after is None else drop_up_to(batch, clip.after))
                 size += held[-1].num_rows
                 if size >= ROW_GROUP:
-                    yield _as_events(held)
+                    yield _to_events(held)
                     held, size = [], 0
     if size:
-        yield _as_events(held)
+        yield _to_events(held)
 
 
-def _as_events(batches: Iterable[pa.RecordBatch]) -> pa.Table:
+def _to_events(batches: Iterable[pa.RecordBatch]) -> pa.Table:
     """Concatenate batches. Columns that files of an older release lack become null."""
-    return pa.concat_tables([_completed(pa.Table.from_batches([batch]), EVENTS) for batch in batches])
+    return pa.concat_tables([_add_missing_columns(pa.Table.from_batches([batch]), EVENTS) for batch in batches])
 
 
-def _as_decoded(events: pa.Table) -> pa.Table:
-    return _completed(events, SCHEMA).combine_chunks()
+def _to_decoded(events: pa.Table) -> pa.Table:
+    return _add_missing_columns(events, SCHEMA).combine_chunks()
 
 
-def _completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _add_missing_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
     known = set(table.column_names)
     columns = [
         table[each.name].cast(each.type) if each.name in known else pa.nulls(len(table), each.type) for each in schema
@@ -280,7 +282,7 @@ def _completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _write(files: Any, folder: str, name: Name, parts: Iterable[pa.Table]) -> None:
+def _write(files: Any, folder: str, name: ArchiveFileName, parts: Iterable[pa.Table]) -> None:
     target, incomplete = f"{folder}/{name}", f"{folder}/.{name}.{uuid4().hex}"
     if files.get_file_info(target).type == fs.FileType.File:
         return

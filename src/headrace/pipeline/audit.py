@@ -19,10 +19,10 @@ from headrace.pipeline.buckets import (
     ENVIRONMENT_SCHEMA,
     NAMES,
     SCHEMA,
+    aggregate_environments,
     coarsen,
-    environments,
 )
-from headrace.pipeline.replay import Continuity, Hour, Window, iso, replay
+from headrace.pipeline.replay import ContinuityCheck, ReplayedHour, ReplayWindow, format_iso_ms, replay
 from headrace.warehouse import tiers
 from headrace.warehouse.connect import Client
 from headrace.warehouse.tiers import TIERS, Tier
@@ -39,7 +39,7 @@ ENVIRONMENT_KEYS = (*ENVIRONMENT_NAMES, "bucket_start")
 
 
 @dataclass
-class Comparison:
+class TierComparison:
     """Comparison of one tier of queues or environments: rows of the archive against rows of the warehouse."""
 
     rows: int = 0  # in both
@@ -49,7 +49,7 @@ class Comparison:
     difference: int = 0  # sum of absolute differences of counters
     examples: list[str] = field(default_factory=list[str])
 
-    def add(self, other: Comparison) -> None:
+    def add(self, other: TierComparison) -> None:
         self.rows += other.rows
         self.missing += other.missing
         self.extra += other.extra
@@ -63,11 +63,11 @@ class Comparison:
 
 
 @dataclass
-class Audit:
+class HistoryAudit:
     hours: int = 0
     events: int = 0
     lacking: list[str] = field(default_factory=list[str])  # what the archive lacks, by hour
-    tiers: dict[str, Comparison] = field(default_factory=dict[str, Comparison])
+    tiers: dict[str, TierComparison] = field(default_factory=dict[str, TierComparison])
 
     @property
     def equal(self) -> bool:
@@ -78,55 +78,57 @@ def audit(
     session: SparkSession,
     client: Client,
     uri: str,
-    window: Window,
+    window: ReplayWindow,
     now_ms: int,
     report: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Audit:
+) -> HistoryAudit:
     """Recompute the hours of a window and compare them with the warehouse. `report` gets the hours done and the
     total."""
-    result = Audit(tiers={f"{of} {tier.name}": Comparison() for of in ("queue", "environment") for tier in TIERS})
-    continuity = Continuity(uri)
-    for number, hour_ms in enumerate(window.hours):
-        report(number, len(window.hours))
+    result = HistoryAudit(
+        tiers={f"{of} {tier.name}": TierComparison() for of in ("queue", "environment") for tier in TIERS}
+    )
+    continuity = ContinuityCheck(uri)
+    for number, hour_ms in enumerate(window.list_hours):
+        report(number, len(window.list_hours))
         hour = replay(session, uri, hour_ms)
         result.hours += 1
         result.events += hour.events
-        if missing := lacking(client, continuity, hour):
-            result.lacking.append(f"{iso(hour_ms)}: {missing}")
+        if missing := describe_archive_gap(client, continuity, hour):
+            result.lacking.append(f"{format_iso_ms(hour_ms)}: {missing}")
         for name, comparison in compare_hour(client, hour, now_ms).items():
             result.tiers[name].add(comparison)
-    report(len(window.hours), len(window.hours))
+    report(len(window.list_hours), len(window.list_hours))
     return result
 
 
-def lacking(client: Client, continuity: Continuity, hour: Hour) -> str | None:
+def describe_archive_gap(client: Client, continuity: ContinuityCheck, hour: ReplayedHour) -> str | None:
     """Describe what the archive lacks for an hour; None if it is complete or the warehouse has no rows for that
     hour."""
     start_s = hour.start_ms // 1000
-    missing = continuity.missing(hour) if hour.seqs else "every event"
-    return missing if missing and tiers.holds_rows(client, start_s, start_s + 3600) else None
+    missing = continuity.describe_missing(hour) if hour.seqs else "every event"
+    return missing if missing and tiers.has_rows(client, start_s, start_s + 3600) else None
 
 
-def compare_hour(client: Client, hour: Hour, now_ms: int) -> dict[str, Comparison]:
+def compare_hour(client: Client, hour: ReplayedHour, now_ms: int) -> dict[str, TierComparison]:
     start_s = hour.start_ms // 1000
-    found: dict[str, Comparison] = {}
+    found: dict[str, TierComparison] = {}
     for tier in TIERS:
         if start_s + tier.kept_s > now_ms // 1000 + MARGIN_S:
-            expected = of_tier(hour.rows, tier)
-            queues = tiers.queue_rows(client, tier, start_s, start_s + 3600)
-            found[f"queue {tier.name}"] = compare(expected, as_written(queues, SCHEMA), QUEUE_KEYS)
-            rows = tiers.environment_rows(client, tier, start_s, start_s + 3600)
-            as_rows = as_written(rows, ENVIRONMENT_SCHEMA)
-            found[f"environment {tier.name}"] = compare(environments(expected), as_rows, ENVIRONMENT_KEYS)
+            expected = aggregate_to_tier(hour.rows, tier)
+            queues = tiers.read_queue_rows(client, tier, start_s, start_s + 3600)
+            found[f"queue {tier.name}"] = compare(expected, cast_warehouse_rows(queues, SCHEMA), QUEUE_KEYS)
+            rows = tiers.read_environment_rows(client, tier, start_s, start_s + 3600)
+            as_rows = cast_warehouse_rows(rows, ENVIRONMENT_SCHEMA)
+            found[f"environment {tier.name}"] = compare(aggregate_environments(expected), as_rows, ENVIRONMENT_KEYS)
     return found
 
 
-def of_tier(rows: pa.Table, tier: Tier) -> pa.Table:
+def aggregate_to_tier(rows: pa.Table, tier: Tier) -> pa.Table:
     """Aggregate rows of the 5 s tier to rows of `tier`."""
     return rows if tier.seconds == BUCKET_S else coarsen(rows, tier.seconds)
 
 
-def as_written(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def cast_warehouse_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Cast rows read from ClickHouse to the types they were written in. Corrupt rows may have any value, so overflow is
     allowed."""
     starts = rows["start_s"].cast(pa.int64()).cast(schema.field("bucket_start").type)
@@ -137,32 +139,32 @@ def as_written(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 # Comparison -----------------------------------------------------------------------------------------
 
 
-def compare(expected: pa.Table, found: pa.Table, keys: Sequence[str]) -> Comparison:
+def compare(expected: pa.Table, found: pa.Table, keys: Sequence[str]) -> TierComparison:
     """Compare two tables row by row. `keys` identify a row uniquely in each."""
-    ours, theirs = _pairs(expected, found, keys)
+    ours, theirs = _match_rows(expected, found, keys)
     both = (ours >= 0) & (theirs >= 0)
     missing, extra = expected.take(ours[theirs < 0]), found.take(theirs[ours < 0])
     ours, theirs = ours[both], theirs[both]
     one, other = expected.take(ours), found.take(theirs)
-    columns = {name: _differs(one[name], other[name]) for name in expected.column_names if name not in keys}
+    columns = {name: _find_differences(one[name], other[name]) for name in expected.column_names if name not in keys}
     differs = np.logical_or.reduce([np.zeros(len(one), bool), *columns.values()])
     examples = [
-        *(f"missing {_named(row, keys)}" for row in missing.slice(0, EXAMPLES).to_pylist()),
-        *(f"extra {_named(row, keys)}" for row in extra.slice(0, EXAMPLES).to_pylist()),
-        *(_difference(one, other, columns, int(row), keys) for row in np.flatnonzero(differs)[:EXAMPLES]),
+        *(f"missing {_row_label(row, keys)}" for row in missing.slice(0, EXAMPLES).to_pylist()),
+        *(f"extra {_row_label(row, keys)}" for row in extra.slice(0, EXAMPLES).to_pylist()),
+        *(_describe_difference(one, other, columns, int(row), keys) for row in np.flatnonzero(differs)[:EXAMPLES]),
     ]
     apart = sum(int(pc.sum(pc.abs(pc.subtract(one[name], other[name]))).as_py() or 0) for name in COUNTS)
-    return Comparison(
+    return TierComparison(
         rows=len(one),
         missing=len(missing),
         extra=len(extra),
         different=int(differs.sum()),
-        difference=apart + _counted(missing) + _counted(extra),
+        difference=apart + _sum_counts(missing) + _sum_counts(extra),
         examples=examples[:EXAMPLES],
     )
 
 
-def _pairs(expected: pa.Table, found: pa.Table, keys: Sequence[str]) -> tuple[Any, Any]:
+def _match_rows(expected: pa.Table, found: pa.Table, keys: Sequence[str]) -> tuple[Any, Any]:
     """Return the indices of matching rows in both tables; −1 where there is no match."""
     one = expected.select(list(keys)).append_column("ours", pa.array(np.arange(len(expected))))
     other = found.select(list(keys)).append_column("theirs", pa.array(np.arange(len(found))))
@@ -170,18 +172,18 @@ def _pairs(expected: pa.Table, found: pa.Table, keys: Sequence[str]) -> tuple[An
     return tuple(pc.fill_null(pairs[name], -1).to_numpy() for name in ("ours", "theirs"))
 
 
-def _differs(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Bools:
+def _find_differences(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Bools:
     if pa.types.is_map(one.type):
-        return _maps_differ(_whole(one), _whole(other))
+        return _find_map_differences(_combine_chunks(one), _combine_chunks(other))
     if pa.types.is_struct(one.type):
         fields = [one.type.field(number).name for number in range(one.type.num_fields)]
         return np.logical_or.reduce(
-            [_differs(pc.struct_field(one, name), pc.struct_field(other, name)) for name in fields]
+            [_find_differences(pc.struct_field(one, name), pc.struct_field(other, name)) for name in fields]
         )
     return pc.not_equal(one, other).to_numpy()
 
 
-def _maps_differ(one: pa.MapArray, other: pa.MapArray) -> Bools:
+def _find_map_differences(one: pa.MapArray, other: pa.MapArray) -> Bools:
     sizes, other_sizes = np.diff(one.offsets.to_numpy()), np.diff(other.offsets.to_numpy())
     differs = sizes != other_sizes
     rows = np.repeat(np.arange(len(one)), sizes)
@@ -192,22 +194,23 @@ def _maps_differ(one: pa.MapArray, other: pa.MapArray) -> Bools:
     return differs
 
 
-def _whole(column: pa.ChunkedArray) -> pa.MapArray:
+def _combine_chunks(column: pa.ChunkedArray) -> pa.MapArray:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-def _counted(rows: pa.Table) -> int:
+def _sum_counts(rows: pa.Table) -> int:
     return sum(int(pc.sum(rows[name]).as_py() or 0) for name in COUNTS)
 
 
-def _named(row: Mapping[str, Any], keys: Sequence[str]) -> str:
+def _row_label(row: Mapping[str, Any], keys: Sequence[str]) -> str:
     names = "/".join(row[key] for key in keys if key in NAMES)
     return f"{names} {row['bucket_start']:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _difference(one: pa.Table, other: pa.Table, columns: Mapping[str, Bools], row: int, keys: Sequence[str]) -> str:
+def _describe_difference(
+    one: pa.Table, other: pa.Table, columns: Mapping[str, Bools], row: int, keys: Sequence[str]
+) -> str:
     [ours], [theirs] = one.slice(row, 1).to_pylist(), other.slice(row, 1).to_pylist()
     column = next(name for name, differs in columns.items() if differs[row])
-    return (
-        f"different {_named(ours, keys)}: {column} is {theirs[column]} in the warehouse, {ours[column]} by the archive"
-    )
+    label = _row_label(ours, keys)
+    return f"different {label}: {column} is {theirs[column]} in the warehouse, {ours[column]} by the archive"

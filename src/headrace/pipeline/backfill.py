@@ -14,12 +14,19 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from headrace.pipeline.audit import lacking, of_tier
-from headrace.pipeline.buckets import environments
-from headrace.pipeline.clickhouse_destination import cut
-from headrace.pipeline.replay import ArchiveIncomplete, Continuity, Hour, Window, iso, replay
+from headrace.pipeline.audit import aggregate_to_tier, describe_archive_gap
+from headrace.pipeline.buckets import aggregate_environments
+from headrace.pipeline.clickhouse_destination import split_into_blocks
+from headrace.pipeline.replay import (
+    ArchiveIncomplete,
+    ContinuityCheck,
+    ReplayedHour,
+    ReplayWindow,
+    format_iso_ms,
+    replay,
+)
 from headrace.warehouse import history_windows, tiers
-from headrace.warehouse.blocks import BlockWriter, InsertFailed, arrow_file
+from headrace.warehouse.blocks import BlockWriter, InsertFailed, to_arrow_file
 from headrace.warehouse.connect import Client
 from headrace.warehouse.tiers import TIERS
 
@@ -31,7 +38,7 @@ TRIES = 4
 
 
 @dataclass(frozen=True)
-class Backfilled:
+class BackfillResult:
     generation: int
     hours: int
     events: int
@@ -43,58 +50,58 @@ def backfill(
     client: Client,
     writer: BlockWriter,
     uri: str,
-    window: Window,
+    window: ReplayWindow,
     *,
     now_ms: int,
     allow_empty: bool = False,
     settle_s: float = SETTLE_S,
     report: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Backfilled:
+) -> BackfillResult:
     """Rewrite the hours of a window. Raises ArchiveIncomplete unless `allow_empty`. `report` gets the hours done and
     the total."""
-    generation = history_windows.take_generation(client)
+    generation = history_windows.allocate_generation(client)
     written: dict[str, int] = dict.fromkeys(tiers.TABLES, 0)
     events = 0
-    continuity = Continuity(uri)
-    for number, hour_ms in enumerate(window.hours):
-        report(number, len(window.hours))
+    continuity = ContinuityCheck(uri)
+    for number, hour_ms in enumerate(window.list_hours):
+        report(number, len(window.list_hours))
         hour = replay(session, uri, hour_ms)
-        if not allow_empty and (missing := lacking(client, continuity, hour)):
+        if not allow_empty and (missing := describe_archive_gap(client, continuity, hour)):
             raise ArchiveIncomplete(
-                f"For the hour {iso(hour_ms)} the archive lacks {missing}, but the warehouse has rows, which would be "
-                "replaced. Nothing was changed. Choose hours that the archive covers, or pass --allow-empty."
+                f"For the hour {format_iso_ms(hour_ms)} the archive lacks {missing}, but the warehouse has rows, which "
+                "would be replaced. Nothing was changed. Choose hours that the archive covers, or pass --allow-empty."
             )
         events += hour.events
-        for table, rows in tables_of(hour, now_ms):
+        for table, rows in rows_by_table(hour, now_ms):
             _write(writer, table, rows, generation, hour_ms)
             written[table] += rows.num_rows
     time.sleep(settle_s)
     start_s, end_s = window.start_ms // 1000, window.end_ms // 1000
-    history_windows.flip(client, start_s, end_s, generation)
+    history_windows.activate_generation(client, start_s, end_s, generation)
     history_windows.remove_superseded(client, start_s, end_s, generation)
-    report(len(window.hours), len(window.hours))
-    return Backfilled(generation, len(window.hours), events, written)
+    report(len(window.list_hours), len(window.list_hours))
+    return BackfillResult(generation, len(window.list_hours), events, written)
 
 
-def tables_of(hour: Hour, now_ms: int) -> Iterator[tuple[str, pa.Table]]:
+def rows_by_table(hour: ReplayedHour, now_ms: int) -> Iterator[tuple[str, pa.Table]]:
     """Yield the rows of each table that still keeps the hour."""
     for tier in TIERS:
         if hour.start_ms // 1000 + 3600 + tier.kept_s > now_ms // 1000:
-            rows = of_tier(hour.rows, tier)
+            rows = aggregate_to_tier(hour.rows, tier)
             yield tier.queues, rows
-            yield tier.environments, environments(rows)
+            yield tier.environments, aggregate_environments(rows)
 
 
 def _write(writer: BlockWriter, table: str, rows: pa.Table, generation: int, hour_ms: int) -> None:
-    for number, block in enumerate(cut(rows)):
+    for number, block in enumerate(split_into_blocks(rows)):
         marked = block.append_column("generation", pa.array([generation] * len(block), pa.uint32()))
-        token = f"backfill/{generation}/{table}/{iso(hour_ms)}/{number}"
+        token = f"backfill/{generation}/{table}/{format_iso_ms(hour_ms)}/{number}"
         _insert(writer, table, marked, token)
 
 
 def _insert(writer: BlockWriter, table: str, rows: pa.Table, token: str) -> None:
     """Insert rows, retrying while ClickHouse is unavailable; the token makes that safe. Raises InsertFailed."""
-    data: Any = arrow_file(rows)
+    data: Any = to_arrow_file(rows)
     for attempt in range(TRIES):
         try:
             return writer.insert(table, rows.schema.names, data, token)

@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.compute
 
 from headrace.model.event import COUNT_COLUMN, TICK
-from headrace.model.histogram import PER_DOUBLING, ZERO
+from headrace.model.histogram import BUCKETS_PER_DOUBLING, ZERO_BUCKET
 from headrace.pipeline.entries import Ints, pack
 
 pc: Any = pyarrow.compute  # its functions are created at import, so type checkers do not see them
 
 BUCKET_S = 5
-LONGEST = 2**32 - 1  # maximum of a UInt32 column
-LARGEST = 2**62
+MAX_UINT32 = 2**32 - 1  # maximum of a UInt32 column
+MAX_VALUE = 2**62
 
 NAMES = ("organization_id", "project_id", "environment_id", "queue_name")
 _EVENT_NAMES = ("org", "project", "env", "queue")
@@ -76,7 +76,7 @@ ENVIRONMENT_SCHEMA = pa.schema(
 
 
 @dataclass
-class Rows:
+class PartialSums:
     """Partial sums as columns. A row is one event, or a bucket of many events."""
 
     keys: pa.Table
@@ -87,12 +87,12 @@ class Rows:
     sums: Ints
     at: Ints  # packed entry id of the newest event
     last: Ints
-    odometers: Odometers
-    histograms: Sequence[Samples]
+    odometers: OdometerEntries
+    histograms: Sequence[HistogramEntries]
 
 
 @dataclass
-class Samples:
+class HistogramEntries:
     """Entries of a map column: row, key, count."""
 
     row: Ints
@@ -101,7 +101,7 @@ class Samples:
 
 
 @dataclass
-class Odometers:
+class OdometerEntries:
     """Entries of the two odometer columns: row, verb, and the lowest and highest reading."""
 
     row: Ints
@@ -128,7 +128,7 @@ def coarsen(rows: pa.Table, seconds: int) -> pa.Table:
     return _to_table(_combine(replace(fine, bucket=fine.bucket // seconds * seconds)))
 
 
-def environments(rows: pa.Table) -> pa.Table:
+def aggregate_environments(rows: pa.Table) -> pa.Table:
     """Aggregate the rows of queues to environments, in the order of environments and buckets, as the views do.
 
     Two queues may have the same newest entry id, in different shards; as in ClickHouse, the higher gauges count then.
@@ -144,22 +144,22 @@ def environments(rows: pa.Table) -> pa.Table:
 # Reading --------------------------------------------------------------------------------------------
 
 
-def _from_events(events: pa.Table) -> Rows:
-    at_ms, n = _ints(events, "at_ms"), _ints(events, "n")
-    verb = _verbs(events)
+def _from_events(events: pa.Table) -> PartialSums:
+    at_ms, n = _read_ints(events, "at_ms"), _read_ints(events, "n")
+    verb = _read_verbs(events)
     counted = verb >= 0
     counts = np.zeros((events.num_rows, len(COUNTS)), np.int64)
     counts[np.flatnonzero(counted), verb[counted]] = n[counted]
-    oldest = _within(events, "oldest_ms", LARGEST)
-    bytes, cold_bytes = (_within(events, name, LARGEST) for name in ("bytes", "cold_bytes"))
+    oldest = _clamped_ints(events, "oldest_ms", MAX_VALUE)
+    bytes, cold_bytes = (_clamped_ints(events, name, MAX_VALUE) for name in ("bytes", "cold_bytes"))
     lengths = ("depth", "cold_depth", "scheduled", "running", "env_depth", "env_running")
-    gauges = {name: _within(events, name, LONGEST) for name in lengths}
+    gauges = {name: _clamped_ints(events, name, MAX_UINT32) for name in lengths}
     age = np.where(oldest > 0, np.maximum(at_ms - oldest, 0), 0)
-    waits, runs = _durations(events, "waits"), _durations(events, "runs")
-    return Rows(
+    waits, runs = _read_durations(events, "waits"), _read_durations(events, "runs")
+    return PartialSums(
         keys=events.select(list(_EVENT_NAMES)).rename_columns(list(NAMES)),
         bucket=at_ms // (BUCKET_S * 1000) * BUCKET_S,
-        epoch=_ints(events, "epoch"),
+        epoch=_read_ints(events, "epoch"),
         counts=counts,
         highs=np.column_stack(
             [
@@ -167,56 +167,56 @@ def _from_events(events: pa.Table) -> Rows:
                 *(age, bytes),
             ]
         ),
-        sums=np.column_stack([*waits.totals(events.num_rows), *runs.totals(events.num_rows)]),
-        at=pack(at_ms, _ints(events, "at_seq")),
+        sums=np.column_stack([*waits.sum_per_row(events.num_rows), *runs.sum_per_row(events.num_rows)]),
+        at=pack(at_ms, _read_ints(events, "at_seq")),
         last=np.column_stack(
             [
                 *(gauges[name] for name in ("depth", "cold_depth", "scheduled", "running")),
-                *(_ints(events, "limit", -1), oldest, bytes, cold_bytes),
-                *(gauges["env_depth"], gauges["env_running"], _ints(events, "env_limit", -1)),
+                *(_read_ints(events, "limit", -1), oldest, bytes, cold_bytes),
+                *(gauges["env_depth"], gauges["env_running"], _read_ints(events, "env_limit", -1)),
             ]
         ),
-        odometers=_odometers(events, verb, n),
-        histograms=[waits.samples(), runs.samples()],
+        odometers=_read_odometers(events, verb, n),
+        histograms=[waits.to_histogram_entries(), runs.to_histogram_entries()],
     )
 
 
 @dataclass(frozen=True)
-class Durations:
+class EventDurations:
     """Values of a list column, and the rows they belong to."""
 
     row: Ints
     value: Ints
 
-    def totals(self, rows: int) -> tuple[Ints, Ints]:
+    def sum_per_row(self, rows: int) -> tuple[Ints, Ints]:
         """Return the sum and the number of values per row."""
         total = np.zeros(rows, np.int64)
         np.add.at(total, self.row, self.value)
         return total, np.bincount(self.row, minlength=rows).astype(np.int64)
 
-    def samples(self) -> Samples:
+    def to_histogram_entries(self) -> HistogramEntries:
         """Return the values as entries of a histogram; see model/histogram.py."""
-        key = np.full(len(self.value), ZERO, np.int64)
+        key = np.full(len(self.value), ZERO_BUCKET, np.int64)
         positive = self.value > 0
-        key[positive] = np.ceil(PER_DOUBLING * np.log2(self.value[positive])).astype(np.int64)
-        return Samples(self.row, key, np.ones(len(key), np.int64))
+        key[positive] = np.ceil(BUCKETS_PER_DOUBLING * np.log2(self.value[positive])).astype(np.int64)
+        return HistogramEntries(self.row, key, np.ones(len(key), np.int64))
 
 
-def _durations(events: pa.Table, name: str) -> Durations:
-    row, value = _list_entries(events, name)
-    return Durations(row, np.maximum(value, 0))
+def _read_durations(events: pa.Table, name: str) -> EventDurations:
+    row, value = _read_list_entries(events, name)
+    return EventDurations(row, np.maximum(value, 0))
 
 
-def _odometers(events: pa.Table, verb: Ints, n: Ints) -> Odometers:
+def _read_odometers(events: pa.Table, verb: Ints, n: Ints) -> OdometerEntries:
     """Return the lowest and highest odometer reading per event and verb. A counted event advances its odometer by n; a
     resync only reports readings, so what they exceed the counts by was lost."""
-    moved = np.flatnonzero((verb >= 0) & _known(events, "odometer"))
-    after = _ints(events, "odometer")[moved]
-    row, reading = _list_entries(events, "odometers")
+    moved = np.flatnonzero((verb >= 0) & _valid_mask(events, "odometer"))
+    after = _read_ints(events, "odometer")[moved]
+    row, reading = _read_list_entries(events, "odometers")
     place = np.arange(len(row)) - np.searchsorted(row, row)  # index within its list, which is in the order of COUNTS
     known = place < len(COUNTS)
     row, place, reading = row[known], place[known], reading[known]
-    return Odometers(
+    return OdometerEntries(
         np.r_[moved, row],
         np.r_[verb[moved], place],
         np.r_[np.maximum(after - n[moved], 0), reading],
@@ -224,56 +224,58 @@ def _odometers(events: pa.Table, verb: Ints, n: Ints) -> Odometers:
     )
 
 
-def _list_entries(events: pa.Table, name: str) -> tuple[Ints, Ints]:
+def _read_list_entries(events: pa.Table, name: str) -> tuple[Ints, Ints]:
     """Return rows, in order, and values of all entries of a list column."""
     column = events[name].combine_chunks()
     row = pc.list_parent_indices(column).to_numpy(zero_copy_only=False).astype(np.int64)
     return row, pc.list_flatten(column).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
-def _verbs(events: pa.Table) -> Ints:
+def _read_verbs(events: pa.Table) -> Ints:
     """Return the index of each event's count column; −1 for a resync, which counts nothing, and for unknown verbs."""
     known = pa.array([str(op) for op in COUNT_COLUMN])
     return pc.fill_null(pc.index_in(events["op"], value_set=known), -1).to_numpy().astype(np.int64)
 
 
-def _ints(events: pa.Table, name: str, absent: int = 0) -> Ints:
+def _read_ints(events: pa.Table, name: str, absent: int = 0) -> Ints:
     return pc.fill_null(events[name], absent).to_numpy().astype(np.int64)
 
 
-def _within(events: pa.Table, name: str, most: int) -> Ints:
+def _clamped_ints(events: pa.Table, name: str, most: int) -> Ints:
     """Return a column clamped to [0, most]: the target column is unsigned, so a negative number would become huge."""
-    return np.clip(_ints(events, name), 0, most)
+    return np.clip(_read_ints(events, name), 0, most)
 
 
-def _known(events: pa.Table, name: str) -> npt.NDArray[np.bool_]:
+def _valid_mask(events: pa.Table, name: str) -> npt.NDArray[np.bool_]:
     return pc.is_valid(events[name]).to_numpy()
 
 
-def _from_table(table: pa.Table) -> Rows:
+def _from_table(table: pa.Table) -> PartialSums:
     last = table["last"].combine_chunks()
-    first_row, first_verb, first = _map_entries(table["first_odometers"])
-    _, _, highest = _map_entries(table["last_odometers"])
+    first_row, first_verb, first = _read_map_entries(table["first_odometers"])
+    _, _, highest = _read_map_entries(table["last_odometers"])
     bucket = table["bucket_start"].cast(pa.int64()).to_numpy()
-    return Rows(
+    return PartialSums(
         keys=table.select(list(NAMES)),
         bucket=bucket,
-        epoch=_ints(table, "epoch"),
-        counts=_stacked(table, COUNTS),
-        highs=_stacked(table, HIGHS),
-        sums=_stacked(table, SUMS),
+        epoch=_read_ints(table, "epoch"),
+        counts=_stack_columns(table, COUNTS),
+        highs=_stack_columns(table, HIGHS),
+        sums=_stack_columns(table, SUMS),
         at=last.field("at").to_numpy(zero_copy_only=False).astype(np.int64),
         last=np.column_stack([last.field(name).to_numpy(zero_copy_only=False) for name in LAST]).astype(np.int64),
-        odometers=Odometers(first_row, first_verb, first, highest),  # both maps have the same keys, in the same order
-        histograms=[Samples(*_map_entries(table[name])) for name in HISTOGRAMS],
+        odometers=OdometerEntries(
+            first_row, first_verb, first, highest
+        ),  # both maps have the same keys, in the same order
+        histograms=[HistogramEntries(*_read_map_entries(table[name])) for name in HISTOGRAMS],
     )
 
 
-def _stacked(table: pa.Table, names: Sequence[str]) -> Ints:
-    return np.column_stack([_ints(table, name) for name in names])
+def _stack_columns(table: pa.Table, names: Sequence[str]) -> Ints:
+    return np.column_stack([_read_ints(table, name) for name in names])
 
 
-def _map_entries(column: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
+def _read_map_entries(column: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
     """Return rows, keys and values of all entries of a map column."""
     maps = column.combine_chunks()
     if isinstance(maps, pa.ChunkedArray):
@@ -286,10 +288,10 @@ def _map_entries(column: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
 # Aggregation ----------------------------------------------------------------------------------------
 
 
-def _combine(rows: Rows) -> Rows:
+def _combine(rows: PartialSums) -> PartialSums:
     """Combine rows to one per key, epoch and bucket. Every column is a sum, a maximum or the newest value of a
     group."""
-    group, heads = _groups(rows)
+    group, heads = _find_groups(rows)
     size = len(heads)
     order = np.lexsort((rows.at, group))  # by group, and within it by time
     starts = np.flatnonzero(np.r_[True, np.diff(group[order]) > 0]) if len(order) else np.zeros(0, np.int64)
@@ -300,7 +302,7 @@ def _combine(rows: Rows) -> Rows:
             return values[:0]
         return operation.reduceat(values[order], starts, axis=0)
 
-    return Rows(
+    return PartialSums(
         keys=rows.keys.take(heads),
         bucket=rows.bucket[heads],
         epoch=rows.epoch[heads],
@@ -314,7 +316,7 @@ def _combine(rows: Rows) -> Rows:
     )
 
 
-def _groups(rows: Rows) -> tuple[Ints, Ints]:
+def _find_groups(rows: PartialSums) -> tuple[Ints, Ints]:
     """Return the group number of each row, and one row of each group; groups are in the order of their keys."""
     codes: list[Ints] = []
     for name in NAMES:
@@ -337,21 +339,21 @@ def _groups(rows: Rows) -> tuple[Ints, Ints]:
     return group, order[changed]
 
 
-def _combine_samples(samples: Samples, group: Ints) -> Samples:
-    row, key, starts, order = _by_row_and_key(group[samples.row], samples.key)
+def _combine_samples(samples: HistogramEntries, group: Ints) -> HistogramEntries:
+    row, key, starts, order = _group_by_row_and_key(group[samples.row], samples.key)
     count = np.add.reduceat(samples.count[order], starts) if len(starts) else samples.count[:0]
-    return Samples(row, key, count)
+    return HistogramEntries(row, key, count)
 
 
-def _combine_odometers(odometers: Odometers, group: Ints) -> Odometers:
-    row, verb, starts, order = _by_row_and_key(group[odometers.row], odometers.verb)
+def _combine_odometers(odometers: OdometerEntries, group: Ints) -> OdometerEntries:
+    row, verb, starts, order = _group_by_row_and_key(group[odometers.row], odometers.verb)
     if not len(starts):
-        return Odometers(row, verb, odometers.first[:0], odometers.last[:0])
+        return OdometerEntries(row, verb, odometers.first[:0], odometers.last[:0])
     first = np.minimum.reduceat(odometers.first[order], starts)
-    return Odometers(row, verb, first, np.maximum.reduceat(odometers.last[order], starts))
+    return OdometerEntries(row, verb, first, np.maximum.reduceat(odometers.last[order], starts))
 
 
-def _by_row_and_key(row: Ints, key: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+def _group_by_row_and_key(row: Ints, key: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """Return the distinct rows and keys in order, where each pair starts in the sorted entries, and the sort order."""
     order = np.lexsort((key, row))
     if not len(order):
@@ -364,7 +366,7 @@ def _by_row_and_key(row: Ints, key: Ints) -> tuple[Ints, Ints, Ints, Ints]:
 # Writing --------------------------------------------------------------------------------------------
 
 
-def _to_table(rows: Rows) -> pa.Table:
+def _to_table(rows: PartialSums) -> pa.Table:
     size = len(rows.bucket)
     last = pa.StructArray.from_arrays(
         [pa.array(rows.at), *(pa.array(rows.last[:, i]) for i in range(len(LAST)))], fields=list(_LAST_TYPE)
@@ -378,14 +380,14 @@ def _to_table(rows: Rows) -> pa.Table:
         *(pa.array(rows.highs[:, i]) for i in range(len(HIGHS))),
         *(pa.array(rows.sums[:, i]) for i in range(len(SUMS))),
         last,
-        *(_map_array(size, samples.row, samples.key, samples.count) for samples in rows.histograms),
-        _map_array(size, odometers.row, odometers.verb, odometers.first),
-        _map_array(size, odometers.row, odometers.verb, odometers.last),
+        *(_build_map_array(size, samples.row, samples.key, samples.count) for samples in rows.histograms),
+        _build_map_array(size, odometers.row, odometers.verb, odometers.first),
+        _build_map_array(size, odometers.row, odometers.verb, odometers.last),
     ]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
-def _to_environments(rows: Rows) -> pa.Table:
+def _to_environments(rows: PartialSums) -> pa.Table:
     size = len(rows.bucket)
     gauges = [pa.array(rows.last[:, LAST.index(name)]) for name in ENVIRONMENT_LAST.values()]
     arrays: list[Any] = [
@@ -395,12 +397,12 @@ def _to_environments(rows: Rows) -> pa.Table:
         *(pa.array(rows.highs[:, HIGHS.index(name)]) for name in ENVIRONMENT_HIGHS.values()),
         *(pa.array(rows.sums[:, i]) for i in range(len(SUMS))),
         pa.StructArray.from_arrays([pa.array(rows.at), *gauges], fields=list(_ENVIRONMENT_LAST_TYPE)),
-        *(_map_array(size, samples.row, samples.key, samples.count) for samples in rows.histograms),
+        *(_build_map_array(size, samples.row, samples.key, samples.count) for samples in rows.histograms),
     ]
     return pa.Table.from_arrays(arrays, schema=ENVIRONMENT_SCHEMA)
 
 
-def _map_array(size: int, row: Ints, key: Ints, value: Ints) -> pa.Array:
+def _build_map_array(size: int, row: Ints, key: Ints, value: Ints) -> pa.Array:
     """Build a map column; entries must be in the order of their rows."""
     offsets = np.r_[0, np.cumsum(np.bincount(row, minlength=size))].astype(np.int32)
     return pa.MapArray.from_arrays(pa.array(offsets), pa.array(key.astype(np.int16)), pa.array(value))

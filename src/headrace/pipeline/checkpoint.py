@@ -15,7 +15,7 @@ from typing import Literal
 
 from headrace.errors import CheckpointMismatch
 
-From = Literal["group", "oldest", "newest"]
+StartFrom = Literal["group", "oldest", "newest"]
 
 QUERY = "query"
 """Mark with the id of the query whose events are in the spool."""
@@ -27,7 +27,7 @@ CHOICES = (
 )
 
 
-def query_id(checkpoint: Path) -> str | None:
+def read_query_id(checkpoint: Path) -> str | None:
     """Return the query id in a checkpoint, which Spark writes at the first start; None if there is none."""
     try:
         return str(json.loads((checkpoint / "metadata").read_text())["id"])
@@ -35,17 +35,19 @@ def query_id(checkpoint: Path) -> str | None:
         return None
 
 
-def check(checkpoint: Path, marks: Mapping[str, str], group_exists: bool, replaced_by: str | None = None) -> None:
+def verify_checkpoint(
+    checkpoint: Path, marks: Mapping[str, str], group_exists: bool, other_reader: str | None = None
+) -> None:
     """Raise CheckpointMismatch unless checkpoint, spool marks and consumer group belong together."""
-    here, there = query_id(checkpoint), marks.get(QUERY)
-    if replaced_by is not None:
+    here, there = read_query_id(checkpoint), marks.get(QUERY)
+    if other_reader is not None:
         raise CheckpointMismatch(
-            f"Another pipeline ({replaced_by}) was the last to read these streams. Continuing could lose events or"
+            f"Another pipeline ({other_reader}) was the last to read these streams. Continuing could lose events or"
             f" count them twice. {CHOICES}"
         )
     if here == there and not (here is None and group_exists):
         return
-    if there is None and here is not None and not _committed(checkpoint):
+    if there is None and here is not None and not _has_commits(checkpoint):
         return  # the query ended before its first batch
     if here is None and there is None:
         problem = "These streams were read by a pipeline with another checkpoint and spool"
@@ -58,7 +60,7 @@ def check(checkpoint: Path, marks: Mapping[str, str], group_exists: bool, replac
     raise CheckpointMismatch(f"{problem}. Continuing could lose events or count them twice. {CHOICES}")
 
 
-def set_aside(checkpoint: Path) -> Path | None:
+def move_away(checkpoint: Path) -> Path | None:
     """Rename a checkpoint to make room for a new one. Return its new path; None if there was none."""
     if not checkpoint.exists():
         return None
@@ -69,6 +71,6 @@ def set_aside(checkpoint: Path) -> Path | None:
     return renamed
 
 
-def _committed(checkpoint: Path) -> bool:
+def _has_commits(checkpoint: Path) -> bool:
     commits = checkpoint / "commits"
     return commits.is_dir() and any(each.name.isdigit() for each in commits.iterdir())

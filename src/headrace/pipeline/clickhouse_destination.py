@@ -20,11 +20,18 @@ from dataclasses import astuple, dataclass
 import pyarrow as pa
 
 from headrace.pipeline.payload import from_payload, to_payload
-from headrace.spool.destination import Auth, Batch, Permanent, Retryable, SendError, TooLarge
-from headrace.spool.record import NewRecord, Record
+from headrace.spool.destination import (
+    AuthSendError,
+    PermanentSendError,
+    RetryableSendError,
+    SendBatch,
+    SendError,
+    TooLargeSendError,
+)
+from headrace.spool.record import NewRecord, SpoolRecord
 from headrace.warehouse import pipeline_coverage
-from headrace.warehouse.blocks import DEDUPLICATION_WINDOW, BlockWriter, InsertFailed, arrow_file
-from headrace.warehouse.pipeline_coverage import Interval, divide
+from headrace.warehouse.blocks import DEDUPLICATION_WINDOW, BlockWriter, InsertFailed, to_arrow_file
+from headrace.warehouse.pipeline_coverage import CoverageInterval, divide_intervals
 
 # Never change these two without emptying spools first: a record that is sent again must be split as before.
 MAX_BLOCK_ROWS = 50_000
@@ -37,7 +44,7 @@ _TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Rows:
+class InsertBlock:
     """Body of a batch, which ClickHouse inserts as one block."""
 
     table: str
@@ -45,9 +52,9 @@ class Rows:
     arrow_file: bytes
 
 
-def records_of(table: str, rows: pa.Table, token: str) -> list[NewRecord]:
+def build_records(table: str, rows: pa.Table, token: str) -> list[NewRecord]:
     """Build records of rows: one, or one per block if there are many, so that none is too large for a spool."""
-    blocks = cut(rows)
+    blocks = split_into_blocks(rows)
     if len(blocks) == 1:
         return [NewRecord(to_payload(rows), token, {TABLE: table})]
     meta = {TABLE: table, UNCUT: "1"}
@@ -59,31 +66,31 @@ class Coverage:
     """Intervals of stream entries that a batch, or one of its records, was computed from."""
 
     finished_ms: int
-    intervals: Sequence[Interval]
+    intervals: Sequence[CoverageInterval]
 
     def divide(self, number: int, count: int) -> Coverage:
-        return Coverage(self.finished_ms, divide(self.intervals, number, count))
+        return Coverage(self.finished_ms, divide_intervals(self.intervals, number, count))
 
-    def text(self) -> str:
+    def to_json(self) -> str:
         return json.dumps([self.finished_ms, [astuple(each) for each in self.intervals]], separators=(",", ":"))
 
     @classmethod
-    def parse(cls, text: str) -> Coverage:
+    def from_json(cls, text: str) -> Coverage:
         finished_ms, intervals = json.loads(text)
-        return cls(finished_ms, [Interval(*each) for each in intervals])
+        return cls(finished_ms, [CoverageInterval(*each) for each in intervals])
 
 
-def covered(records: Sequence[NewRecord], coverage: Coverage) -> list[NewRecord]:
+def attach_coverage(records: Sequence[NewRecord], coverage: Coverage) -> list[NewRecord]:
     """Return the records, each with its share of the coverage in its meta."""
     count = len(records)
-    shares = (coverage.divide(number, count).text() for number in range(count))
+    shares = (coverage.divide(number, count).to_json() for number in range(count))
     return [
         NewRecord(record.payload, record.token, {**record.meta, COVERAGE: share})
         for record, share in zip(records, shares, strict=True)
     ]
 
 
-def cut(rows: pa.Table) -> list[pa.Table]:
+def split_into_blocks(rows: pa.Table) -> list[pa.Table]:
     """Split rows into blocks, always in the same way. The average row size decides, so that every block has the same
     number of rows."""
     most = min(MAX_BLOCK_ROWS, max(1, rows.num_rows * MAX_BLOCK_BYTES // max(rows.nbytes, 1)))
@@ -92,30 +99,32 @@ def cut(rows: pa.Table) -> list[pa.Table]:
 
 class ClickHouseDestination:
     name = "clickhouse"
-    window_blocks = DEDUPLICATION_WINDOW
+    dedup_window_blocks = DEDUPLICATION_WINDOW
 
     def __init__(self, writer: BlockWriter) -> None:
         self._writer = writer
 
-    def prepare(self, record: Record) -> Sequence[Batch]:
-        table = _table_of(record)
-        cut = _cut(record)
-        batches = [_batch(table, rows, token) for rows, token in zip(cut, _tokens(record, len(cut)), strict=True)]
+    def prepare(self, record: SpoolRecord) -> Sequence[SendBatch]:
+        table = _read_table_name(record)
+        cut = _decode_blocks(record)
+        batches = [
+            _build_batch(table, rows, token) for rows, token in zip(cut, _build_tokens(record, len(cut)), strict=True)
+        ]
         if COVERAGE not in record.meta:
             return batches
-        coverage = Coverage.parse(record.meta[COVERAGE])
+        coverage = Coverage.from_json(record.meta[COVERAGE])
         rows = pipeline_coverage.to_arrow(coverage.intervals, coverage.finished_ms)
-        return [*batches, _batch(pipeline_coverage.TABLE, rows, f"{record.token}/coverage")]
+        return [*batches, _build_batch(pipeline_coverage.TABLE, rows, f"{record.token}/coverage")]
 
-    def send(self, batch: Batch) -> None:
-        rows: Rows = batch.body
+    def send(self, batch: SendBatch) -> None:
+        rows: InsertBlock = batch.body
         try:
             self._writer.insert(rows.table, rows.columns, rows.arrow_file, batch.token)
         except InsertFailed as error:
-            raise send_error(error) from error
+            raise to_send_error(error) from error
 
-    def split(self, record: Record, batches: Sequence[Batch], refused: int) -> Sequence[NewRecord]:
-        cut = _cut(record)
+    def split(self, record: SpoolRecord, batches: Sequence[SendBatch], refused: int) -> Sequence[NewRecord]:
+        cut = _decode_blocks(record)
         if refused >= len(cut) or cut[refused].num_rows < 2:
             return ()
         pieces: list[tuple[pa.Table, str]] = []
@@ -127,49 +136,53 @@ class ClickHouseDestination:
             pieces += [(rows.slice(0, half), f"{batch.token}/0"), (rows.slice(half), f"{batch.token}/1")]
         meta = {**record.meta, UNCUT: "1"}
         parts = [NewRecord(to_payload(rows), token, meta) for rows, token in pieces]
-        return covered(parts, Coverage.parse(record.meta[COVERAGE])) if COVERAGE in record.meta else parts
+        return attach_coverage(parts, Coverage.from_json(record.meta[COVERAGE])) if COVERAGE in record.meta else parts
 
     def close(self) -> None:
         self._writer.close()
 
 
-def send_error(error: InsertFailed) -> SendError:
+def to_send_error(error: InsertFailed) -> SendError:
     match error.reason:
         case "bad_rows":
-            return Permanent(str(error))
+            return PermanentSendError(str(error))
         case "too_large":
-            return TooLarge(str(error))
+            return TooLargeSendError(str(error))
         case "auth":
-            return Auth(str(error))
+            return AuthSendError(str(error))
         case "busy":
-            return Retryable(str(error), kind="rate_limit", refused=True)
+            return RetryableSendError(str(error), kind="rate_limit", refused=True)
         case "unavailable":
-            return Retryable(str(error), unclear=error.unclear, kind="timeout" if error.unclear else "unavailable")
+            return RetryableSendError(
+                str(error),
+                outcome_unknown=error.outcome_unknown,
+                kind="timeout" if error.outcome_unknown else "unavailable",
+            )
 
 
-def _table_of(record: Record) -> str:
+def _read_table_name(record: SpoolRecord) -> str:
     table = record.meta.get(TABLE, "")
     if not _TABLE_NAME.fullmatch(table):
-        raise Permanent(f"Record {record.id} names an invalid table: {table!r}.")
+        raise PermanentSendError(f"Record {record.id} names an invalid table: {table!r}.")
     if not record.token:
-        raise Permanent(f"Record {record.id} has no deduplication token, so a retry would be counted twice.")
+        raise PermanentSendError(f"Record {record.id} has no deduplication token, so a retry would be counted twice.")
     return table
 
 
-def _cut(record: Record) -> list[pa.Table]:
+def _decode_blocks(record: SpoolRecord) -> list[pa.Table]:
     try:
         rows = from_payload(record.payload)
     except (pa.ArrowInvalid, OSError) as error:
-        raise Permanent(f"Record {record.id} is not a valid Arrow stream: {error}.") from error
+        raise PermanentSendError(f"Record {record.id} is not a valid Arrow stream: {error}.") from error
     if UNCUT in record.meta:
         return [rows]
-    return cut(rows)
+    return split_into_blocks(rows)
 
 
-def _tokens(record: Record, blocks: int) -> list[str]:
+def _build_tokens(record: SpoolRecord, blocks: int) -> list[str]:
     return [record.token] if blocks == 1 else [f"{record.token}/{number}" for number in range(blocks)]
 
 
-def _batch(table: str, rows: pa.Table, token: str) -> Batch:
-    data = arrow_file(rows)
-    return Batch(Rows(table, tuple(rows.schema.names), data), token, len(data))
+def _build_batch(table: str, rows: pa.Table, token: str) -> SendBatch:
+    data = to_arrow_file(rows)
+    return SendBatch(InsertBlock(table, tuple(rows.schema.names), data), token, len(data))

@@ -28,12 +28,12 @@ def pack(ms: Ints, seq: Ints) -> Ints:
     return ms * 2**SEQUENCE_BITS + np.where(high, shared, seq)
 
 
-def are_after(ms: Ints, seq: Ints, mark: EntryId) -> npt.NDArray[np.bool_]:
+def find_after(ms: Ints, seq: Ints, mark: EntryId) -> npt.NDArray[np.bool_]:
     """Return a mask of the entries that follow `mark` in their stream."""
     return (ms > mark.ms) | ((ms == mark.ms) & (seq > mark.seq))
 
 
-def ascend(ms: Ints, seq: Ints) -> bool:
+def is_ascending(ms: Ints, seq: Ints) -> bool:
     """Return True if each entry follows the one before it."""
     steps = np.diff(ms)
     return bool(np.all((steps > 0) | ((steps == 0) & (np.diff(seq) > 0))))
@@ -41,4 +41,4 @@ def ascend(ms: Ints, seq: Ints) -> bool:
 
 def drop_up_to(events: pa.RecordBatch, mark: EntryId) -> pa.RecordBatch:
     """Return the events after `mark` of a batch, which must be in stream order."""
-    return events.slice(int(np.count_nonzero(~are_after(*read_ids(events), mark))))
+    return events.slice(int(np.count_nonzero(~find_after(*read_ids(events), mark))))

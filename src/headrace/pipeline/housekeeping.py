@@ -6,105 +6,113 @@ import logging
 import threading
 import time
 
-from headrace.errors import AnotherPipeline, HeadraceError, MemoryFull, QueueUnavailable
+from headrace.errors import HeadraceError, MemoryFull, PipelineFenced, QueueUnavailable
 from headrace.pipeline import archive
-from headrace.pipeline.lease import RENEW_S, Lease
+from headrace.pipeline.lease import RENEW_S, PipelineLease
+from headrace.pipeline.monitor import PipelineMonitor
 from headrace.pipeline.offsets import BEGINNING
 from headrace.pipeline.options import PipelineOptions
-from headrace.pipeline.positions import newest_after, shards_of
-from headrace.pipeline.sink import GAP, Taken, read_gaps, read_marks
-from headrace.pipeline.vitals import Monitor
+from headrace.pipeline.positions import read_newest_after, read_shard_count
+from headrace.pipeline.sink import GAP, StoredBatch, parse_gap_shards, parse_shard_marks
 from headrace.queue.resync import resync_shard
 from headrace.queue.scripts import Stubs
 from headrace.spool.spool import Spool
-from headrace.valkey.connect import Valkey, available
+from headrace.valkey.connect import Valkey, translate_errors
 
 log = logging.getLogger(__name__)
 
 RESYNC_EVERY_S = 60.0  # minimum interval per shard
-TIDY_EVERY_S = 600.0
+COMPACT_EVERY_S = 600.0
 HOUR_MS = 3_600_000
 
 
 class Housekeeping:
-    def __init__(self, client: Valkey, lease: Lease, monitor: Monitor, spool: Spool, options: PipelineOptions) -> None:
+    def __init__(
+        self, client: Valkey, lease: PipelineLease, monitor: PipelineMonitor, spool: Spool, options: PipelineOptions
+    ) -> None:
         self.lease = lease
         self._client = client
         self._monitor = monitor
         self._spool = spool
         self._options = options
         self._lock = threading.Lock()
-        self._broken = read_gaps(spool.marks())  # gaps that an earlier process did not resync
-        self._healed: set[int] = set()
+        self._gap_shards = parse_gap_shards(spool.read_marks())  # gaps that an earlier process did not resync
+        self._resynced_shards: set[int] = set()
         self._resync_after: dict[int, float] = {}
-        self._next_look = 0.0
-        self._next_tidy = time.monotonic() + TIDY_EVERY_S
-        self._tidying: threading.Thread | None = None
+        self._next_renewal = 0.0
+        self._next_compaction = time.monotonic() + COMPACT_EVERY_S
+        self._compaction: threading.Thread | None = None
 
-    def took(self, taken: Taken) -> None:
+    def on_batch_stored(self, stored: StoredBatch) -> None:
         """Register a batch that is in the spool. Called in the thread of the sink."""
         with self._lock:
-            self._broken |= taken.broken
-            self._healed -= taken.broken
-        self._tell(taken)
+            self._gap_shards |= stored.gap_shards
+            self._resynced_shards -= stored.gap_shards
+        self._log_batch(stored)
 
-    def marks(self) -> dict[str, str]:
+    def cleared_gap_marks(self) -> dict[str, str]:
         """Return marks that clear resynced gaps, to be stored with the next batch. If that batch is lost, the resync is
         repeated, which is harmless."""
         with self._lock:
-            return dict.fromkeys((f"{GAP}{shard}" for shard in self._healed - self._broken), "")
+            return dict.fromkeys((f"{GAP}{shard}" for shard in self._resynced_shards - self._gap_shards), "")
 
-    def do(self) -> None:
+    def run_due(self) -> None:
         """Renew the lease, measure lag, resync gaps and compact the archive when due. Valkey errors are left to the
         query. Raises AnotherPipeline if the lease is lost."""
         now = time.monotonic()
-        if now < self._next_look:
+        if now < self._next_renewal:
             return
-        self._next_look = now + RENEW_S
+        self._next_renewal = now + RENEW_S
         try:
-            if not self.lease.take():
-                raise AnotherPipeline
-            with available():
-                self._monitor.lags(self._lags())
-            self.heal(now)
+            if not self.lease.acquire():
+                raise PipelineFenced
+            with translate_errors():
+                self._monitor.record_lag(self._measure_lag())
+            self.resync_gaps(now)
         except (QueueUnavailable, MemoryFull):
-            self._monitor.lags({})
-        if self._options.archive and now >= self._next_tidy and not (self._tidying and self._tidying.is_alive()):
-            self._next_tidy = now + TIDY_EVERY_S
+            self._monitor.record_lag({})
+        if (
+            self._options.archive
+            and now >= self._next_compaction
+            and not (self._compaction and self._compaction.is_alive())
+        ):
+            self._next_compaction = now + COMPACT_EVERY_S
             # In a thread, because it may take long and the lease must be renewed.
-            self._tidying = threading.Thread(target=self._tidy, args=[self._options.archive], name="tidy", daemon=True)
-            self._tidying.start()
+            self._compaction = threading.Thread(
+                target=self._compact_archive, args=[self._options.archive], name="tidy", daemon=True
+            )
+            self._compaction.start()
 
-    def _lags(self) -> dict[str, int]:
-        marks = read_marks(self._spool.marks())
+    def _measure_lag(self) -> dict[str, int]:
+        marks = parse_shard_marks(self._spool.read_marks())
         lags: dict[str, int] = {}
-        for shard in range(max(shards_of(self._client), self._options.shards)):
-            newest = newest_after(self._client, shard, BEGINNING)["seq"]
+        for shard in range(max(read_shard_count(self._client), self._options.shards)):
+            newest = read_newest_after(self._client, shard, BEGINNING)["seq"]
             lags[str(shard)] = max(newest - (marks[shard].seq if shard in marks else 0), 0)
         return lags
 
-    def heal(self, now: float | None = None) -> int:
+    def resync_gaps(self, now: float | None = None) -> int:
         """Emit resync events for the queues of shards with lost events; return the number of queues. With `now`, skip
         shards that were resynced within RESYNC_EVERY_S. Raises QueueUnavailable."""
         with self._lock:
-            due = [shard for shard in self._broken if now is None or now >= self._resync_after.get(shard, now)]
+            due = [shard for shard in self._gap_shards if now is None or now >= self._resync_after.get(shard, now)]
         queues = 0
         for shard in due:
             with self._lock:
-                self._broken.discard(shard)  # before the resync: a gap found meanwhile is another one
+                self._gap_shards.discard(shard)  # before the resync: a gap found meanwhile is another one
             try:
                 queues += resync_shard(self._client, Stubs(self._options.shards, self._options.stream_maxlen), shard)
             except HeadraceError:
                 with self._lock:
-                    self._broken.add(shard)
+                    self._gap_shards.add(shard)
                 raise
             with self._lock:
-                self._healed.add(shard)
+                self._resynced_shards.add(shard)
             self._resync_after[shard] = time.monotonic() + RESYNC_EVERY_S
             log.warning("resynced the queues of shard %d after lost events", shard, extra={"action": "resync"})
         return queues
 
-    def _tidy(self, uri: str) -> None:
+    def _compact_archive(self, uri: str) -> None:
         watermark = self._monitor.read().watermark_ms
         if watermark is None:
             return
@@ -112,12 +120,12 @@ class Housekeeping:
             time.time_ns() // 1_000_000, watermark
         )  # event time: this machine's clock may be wrong, and removed files are lost
         try:
-            archive.tidy(uri, now_ms, self._options.archive_keep_days, watermark - HOUR_MS)
+            archive.compact_and_expire(uri, now_ms, self._options.archive_keep_days, watermark - HOUR_MS)
         except OSError as error:
             log.warning("could not compact the archive: %s", error, extra={"action": "tidy_failed"})
 
-    def _tell(self, taken: Taken) -> None:
-        batch, now = taken.batch, self._monitor.read()
+    def _log_batch(self, stored: StoredBatch) -> None:
+        batch, now = stored.batch, self._monitor.read()
         log.info(
             "batch %d: %d events, %d rows in %d ms, %d events/s; freshness %d ms, lag %s events, lost %d",
             *(batch.batch_id, batch.events, batch.rows, batch.duration_ms, int(now.events_per_s or 0)),

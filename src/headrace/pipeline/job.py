@@ -21,31 +21,36 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headrace.errors import AnotherPipeline, HeadraceError, SparkGone
+from headrace.errors import HeadraceError, PipelineFenced, SparkGone
 from headrace.pipeline import checkpoint
-from headrace.pipeline.checkpoint import From
+from headrace.pipeline.checkpoint import StartFrom
 from headrace.pipeline.clickhouse_destination import ClickHouseDestination
 from headrace.pipeline.housekeeping import Housekeeping
-from headrace.pipeline.lease import Lease, owner_of
-from headrace.pipeline.listener import Listener
+from headrace.pipeline.lease import PipelineLease, load_owner_id
+from headrace.pipeline.listener import ProgressListener
+from headrace.pipeline.monitor import PipelineMonitor, health_response
 from headrace.pipeline.offsets import BEGINNING, Offsets
 from headrace.pipeline.options import PipelineOptions
-from headrace.pipeline.positions import group_of, newest_of, patiently, shards_of
-from headrace.pipeline.problem_reports import reporting
+from headrace.pipeline.positions import (
+    read_group_offsets,
+    read_newest_offsets,
+    read_shard_count,
+    retry_while_unavailable,
+)
+from headrace.pipeline.problem_reports import report_problems
 from headrace.pipeline.session import start_session
-from headrace.pipeline.sink import SpoolSink, Taken, marks_at, read_marks
+from headrace.pipeline.sink import SpoolSink, StoredBatch, marks_from_offsets, parse_shard_marks
 from headrace.pipeline.source import FORMAT, GROUP
-from headrace.pipeline.transforms import Plan
-from headrace.pipeline.vitals import Monitor, page
+from headrace.pipeline.transforms import PartitionPlan
+from headrace.runtime.http_server import serve_metrics
+from headrace.runtime.metrics import MetricFamilies
+from headrace.runtime.prometheus import MetricCollector
 from headrace.spool.backoff import Backoff
 from headrace.spool.exporter import Exporter
 from headrace.spool.metrics import SpoolCollector
 from headrace.spool.spool import Spool
 from headrace.valkey.connect import Valkey
 from headrace.valkey.connect import connect as connect_valkey
-from headrace.vitals.collect import FigureCollector
-from headrace.vitals.figures import Families
-from headrace.vitals.pages import served
 from headrace.warehouse.blocks import BlockWriter
 from headrace.warehouse.connect import connect as connect_warehouse
 
@@ -59,17 +64,17 @@ SLOW_START = "Python worker failed to connect back"
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class PipelineContext:
     """Objects that live as long as the process, across restarts of the query."""
 
     options: PipelineOptions
     spool: Spool
     exporter: Exporter
-    monitor: Monitor
+    monitor: PipelineMonitor
 
 
 @contextmanager
-def exporting(options: PipelineOptions, *sources: Callable[[], Families]) -> Generator[Pipeline]:
+def open_pipeline(options: PipelineOptions, *sources: Callable[[], MetricFamilies]) -> Generator[PipelineContext]:
     """Open the spool and export its records to ClickHouse inside this context. Records left at exit are sent by the
     next run.
 
@@ -80,24 +85,24 @@ def exporting(options: PipelineOptions, *sources: Callable[[], Families]) -> Gen
         lambda: connect_warehouse(options.clickhouse_url, options.database, int(options.send_timeout_s))
     )
     exporter = Exporter(spool, ClickHouseDestination(writer), options.exporter)
-    pipeline = Pipeline(options, spool, exporter, Monitor())
+    pipeline = PipelineContext(options, spool, exporter, PipelineMonitor())
     pipeline.monitor.registry.register(SpoolCollector("pipeline", spool, exporter))
-    pipeline.monitor.registry.register(FigureCollector(sources))
+    pipeline.monitor.registry.register(MetricCollector(sources))
     try:
         exporter.start()
         registry, token = pipeline.monitor.registry, options.metrics_token
-        pages = served(options.metrics_port, registry, lambda: _health(pipeline), token=token)
-        with pages, reporting(exporter, options.report_problem):
+        pages = serve_metrics(options.metrics_port, registry, lambda: _build_health_response(pipeline), token=token)
+        with pages, report_problems(exporter, options.report_problem):
             yield pipeline
     finally:
-        pipeline.monitor.entered("stopping")
+        pipeline.monitor.set_state("stopping")
         exporter.stop(options.stop_timeout_s)
         spool.close()
         writer.close()
 
 
-def _health(pipeline: Pipeline) -> tuple[int, dict[str, object]]:
-    status, body = page(pipeline.monitor.read())
+def _build_health_response(pipeline: PipelineContext) -> tuple[int, dict[str, object]]:
+    status, body = health_response(pipeline.monitor.read())
     stats, export = pipeline.spool.stats(), pipeline.exporter.stats()
     body["spool"] = {"records": stats.size, "bytes": stats.bytes, "oldest_put_at": stats.oldest_put_at}
     body["export"] = {"healthy": export.healthy, "sent": export.sent, "retries": export.retries}
@@ -108,34 +113,34 @@ def _health(pipeline: Pipeline) -> tuple[int, dict[str, object]]:
 def run_pipeline(
     options: PipelineOptions,
     stop: threading.Event,
-    begin: From | None = None,
+    start_from: StartFrom | None = None,
     once: bool = False,
-    sources: Sequence[Callable[[], Families]] = (),
+    sources: Sequence[Callable[[], MetricFamilies]] = (),
 ) -> None:
     """Run until stopped, or with `once` until all events available now have arrived. `sources` are additional metrics
     for /metrics."""
-    with exporting(options, *sources) as pipeline, connect_valkey(options.redis_url) as client:
-        lease = Lease(client, owner_of(options.checkpoint.parent))
-        pipeline.monitor.entered("waiting")
+    with open_pipeline(options, *sources) as pipeline, connect_valkey(options.redis_url) as client:
+        lease = PipelineLease(client, load_owner_id(options.checkpoint.parent))
+        pipeline.monitor.set_state("waiting")
         if not lease.wait(stop):
             return
         try:
-            begun = beginning(pipeline, client, begin, patiently(lease.replaced_by))
-            patiently(lease.remember)
+            begun = find_start_position(pipeline, client, start_from, retry_while_unavailable(lease.find_other_reader))
+            retry_while_unavailable(lease.record_reader)
             keeping = Housekeeping(client, lease, pipeline.monitor, pipeline.spool, options)
-            with _session(pipeline) as session:
+            with _open_session(pipeline) as session:
                 if once:
                     _run_once(session, pipeline, begun, keeping, stop)
                 else:
                     _run(session, pipeline, begun, keeping, stop)
         finally:
-            lease.leave()
+            lease.release()
 
 
 @contextmanager
-def _session(pipeline: Pipeline) -> Generator[SparkSession]:
+def _open_session(pipeline: PipelineContext) -> Generator[SparkSession]:
     session = start_session(pipeline.options.session)
-    session.streams.addListener(Listener(pipeline.monitor))
+    session.streams.addListener(ProgressListener(pipeline.monitor))
     try:
         yield session
     finally:
@@ -144,72 +149,74 @@ def _session(pipeline: Pipeline) -> Generator[SparkSession]:
 
 
 @dataclass(frozen=True)
-class Beginning:
+class StartPosition:
     """Where to start shards that are in neither the checkpoint nor the spool."""
 
-    read: Offsets  # read after these entries
-    counted: Offsets  # counted up to here; events in between are lost
+    read_after: Offsets  # read after these entries
+    counted_up_to: Offsets  # counted up to here; events in between are lost
 
 
-NOWHERE = Beginning({}, {})
+NO_START_POSITION = StartPosition({}, {})
 
 
-def beginning(pipeline: Pipeline, client: Valkey, begin: From | None, replaced_by: str | None) -> Beginning:
+def find_start_position(
+    pipeline: PipelineContext, client: Valkey, start_from: StartFrom | None, other_reader: str | None
+) -> StartPosition:
     """Return where to start shards that are in neither the checkpoint nor the spool. Raises CheckpointMismatch."""
     options = pipeline.options
-    shards = max(patiently(lambda: shards_of(client)), options.shards)
-    group = patiently(lambda: group_of(client, GROUP, shards))
+    shards = max(retry_while_unavailable(lambda: read_shard_count(client)), options.shards)
+    group = retry_while_unavailable(lambda: read_group_offsets(client, GROUP, shards))
     oldest: Offsets = {str(shard): BEGINNING for shard in range(shards)}
-    if begin is None:
+    if start_from is None:
         read = any(at["seq"] for at in group.values())
-        checkpoint.check(options.checkpoint, pipeline.spool.marks(), read, replaced_by)
-        return Beginning(oldest, oldest)
-    if renamed := checkpoint.set_aside(options.checkpoint):
+        checkpoint.verify_checkpoint(options.checkpoint, pipeline.spool.read_marks(), read, other_reader)
+        return StartPosition(oldest, oldest)
+    if renamed := checkpoint.move_away(options.checkpoint):
         log.warning("moved the old checkpoint to %s", renamed, extra={"action": "checkpoint_set_aside"})
-    match begin:
+    match start_from:
         case "group":
-            return Beginning(group, group)
+            return StartPosition(group, group)
         case "oldest":
-            return Beginning(oldest, oldest)
+            return StartPosition(oldest, oldest)
         case "newest":
-            return Beginning(patiently(lambda: newest_of(client, shards)), group)
+            return StartPosition(retry_while_unavailable(lambda: read_newest_offsets(client, shards)), group)
 
 
 def start_query(
     session: SparkSession,
-    pipeline: Pipeline,
-    begun: Beginning = NOWHERE,
-    keeping: Housekeeping | None = None,
+    pipeline: PipelineContext,
+    start: StartPosition = NO_START_POSITION,
+    housekeeping: Housekeeping | None = None,
     once: bool = False,
 ) -> StreamingQuery:
     """Start the streaming query; with `once`, one that ends at the newest events."""
     options, spool = pipeline.options, pipeline.spool
-    marks = read_marks(spool.marks())
-    plan = Plan({shard: mark.at for shard, mark in marks.items()}, options.archive)
+    marks = parse_shard_marks(spool.read_marks())
+    plan = PartitionPlan({shard: mark.at for shard, mark in marks.items()}, options.archive)
     summaries = (
         session.readStream.format(FORMAT)
         .option("url", options.redis_url)
         .option("shards", str(options.shards))
         .option("maxEventsPerTrigger", str(options.max_events_per_trigger))
         .option("eventsPerPartition", str(options.events_per_partition))
-        .option("startingOffsets", json.dumps(begun.read))
-        .option("summaries", plan.text())
+        .option("startingOffsets", json.dumps(start.read_after))
+        .option("summaries", plan.to_json())
         .load()
     )
 
-    def taken(found: Taken) -> None:
-        pipeline.monitor.took(found.batch)
-        if keeping:
-            keeping.took(found)
+    def taken(found: StoredBatch) -> None:
+        pipeline.monitor.record_batch(found.batch)
+        if housekeeping:
+            housekeeping.on_batch_stored(found)
 
     sink = SpoolSink(
         spool,
-        marks_at(begun.counted),
-        also=lambda: {
-            checkpoint.QUERY: checkpoint.query_id(options.checkpoint) or "",
-            **(keeping.marks() if keeping else {}),
+        marks_from_offsets(start.counted_up_to),
+        extra_marks=lambda: {
+            checkpoint.QUERY: checkpoint.read_query_id(options.checkpoint) or "",
+            **(housekeeping.cleared_gap_marks() if housekeeping else {}),
         },
-        before_put=keeping.lease.hold if keeping else lambda: None,
+        before_put=housekeeping.lease.ensure_held if housekeeping else lambda: None,
         after_put=taken,
     )
     writer = summaries.writeStream.foreachBatch(sink).option(
@@ -221,38 +228,42 @@ def start_query(
 
 
 def _run(
-    session: SparkSession, pipeline: Pipeline, begun: Beginning, keeping: Housekeeping, stop: threading.Event
+    session: SparkSession,
+    pipeline: PipelineContext,
+    start: StartPosition,
+    housekeeping: Housekeeping,
+    stop: threading.Event,
 ) -> None:
     while not stop.is_set():
-        run_until_failure(session, pipeline, stop, begun, keeping)
+        run_until_failure(session, pipeline, stop, start, housekeeping)
         # Without jitter, because only one pipeline reads: 1, 2, 4 … 30 s.
-        _wait(BETWEEN_QUERIES.delay_s(pipeline.monitor.read().failures_in_a_row, draw=0.0), keeping, stop)
+        _wait(BETWEEN_QUERIES.delay_s(pipeline.monitor.read().failures_in_a_row, draw=0.0), housekeeping, stop)
 
 
-def _wait(seconds: float, keeping: Housekeeping, stop: threading.Event) -> None:
+def _wait(seconds: float, housekeeping: Housekeeping, stop: threading.Event) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0 and not stop.wait(min(left, 1.0)):
-        keeping.do()  # keep the lease meanwhile
+        housekeeping.run_due()  # keep the lease meanwhile
 
 
 def run_until_failure(
     session: SparkSession,
-    pipeline: Pipeline,
+    pipeline: PipelineContext,
     stop: threading.Event,
-    begun: Beginning = NOWHERE,
-    keeping: Housekeeping | None = None,
+    start: StartPosition = NO_START_POSITION,
+    housekeeping: Housekeeping | None = None,
 ) -> None:
     """Run the query until stopped or until a batch fails. Raises AnotherPipeline or SparkGone."""
     query: StreamingQuery | None = None
     try:
-        query = start_query(session, pipeline, begun, keeping)
+        query = start_query(session, pipeline, start, housekeeping)
         log.info("reading metric streams", extra={"action": "started"})
         while not stop.wait(POLL_S) and query.isActive:
-            if keeping:
-                keeping.do()
+            if housekeeping:
+                housekeeping.run_due()
         if not stop.is_set():
             query.awaitTermination(1)
-    except AnotherPipeline:
+    except PipelineFenced:
         raise
     except (Py4JNetworkError, ConnectionError) as error:
         raise SparkGone from error
@@ -267,8 +278,8 @@ def run_until_failure(
                 query.stop()
 
 
-def _report(pipeline: Pipeline, error: Exception) -> None:
-    now = pipeline.monitor.failed((str(error) or type(error).__name__).splitlines()[0])
+def _report(pipeline: PipelineContext, error: Exception) -> None:
+    now = pipeline.monitor.record_failure((str(error) or type(error).__name__).splitlines()[0])
     log.error(
         "batch failed (%d in a row) and will be retried; no events are lost: %s",
         *(now.failures_in_a_row, error),
@@ -279,11 +290,15 @@ def _report(pipeline: Pipeline, error: Exception) -> None:
 
 
 def _run_once(
-    session: SparkSession, pipeline: Pipeline, begun: Beginning, keeping: Housekeeping, stop: threading.Event
+    session: SparkSession,
+    pipeline: PipelineContext,
+    start: StartPosition,
+    housekeeping: Housekeeping,
+    stop: threading.Event,
 ) -> None:
-    _read_available(session, pipeline, begun, keeping, stop)
-    if keeping.heal():  # read the resulting resync events
-        _read_available(session, pipeline, begun, keeping, stop)
+    _read_available(session, pipeline, start, housekeeping, stop)
+    if housekeeping.resync_gaps():  # read the resulting resync events
+        _read_available(session, pipeline, start, housekeeping, stop)
     while not stop.is_set() and (left := pipeline.spool.stats().size):
         if not pipeline.exporter.stats().healthy:
             raise HeadraceError(
@@ -294,15 +309,19 @@ def _run_once(
 
 
 def _read_available(
-    session: SparkSession, pipeline: Pipeline, begun: Beginning, keeping: Housekeeping, stop: threading.Event
+    session: SparkSession,
+    pipeline: PipelineContext,
+    start: StartPosition,
+    housekeeping: Housekeeping,
+    stop: threading.Event,
 ) -> None:
     """Read up to the newest events. Repeat the query if Spark's processes were slow to start; raise any other error
     that ended it."""
     for starts_left in reversed(range(STARTS)):
-        query = start_query(session, pipeline, begun, keeping, once=True)
+        query = start_query(session, pipeline, start, housekeeping, once=True)
         try:
             while not stop.wait(POLL_S) and query.isActive:
-                keeping.do()
+                housekeeping.run_due()
         finally:
             query.stop()
         error = query.exception()

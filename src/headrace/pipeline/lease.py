@@ -17,36 +17,36 @@ import time
 from pathlib import Path
 from typing import cast
 
-from headrace.errors import AnotherPipeline, QueueUnavailable
-from headrace.valkey.connect import Valkey, available
+from headrace.errors import PipelineFenced, QueueUnavailable
+from headrace.valkey.connect import Valkey, translate_errors
 
 log = logging.getLogger(__name__)
 
-KEY = "hr:pipeline:lease"
-LAST = "hr:pipeline:last"
+LEASE_KEY = "hr:pipeline:lease"
+LAST_READER_KEY = "hr:pipeline:last"
 LEASE_S = 15.0
 RENEW_S = 5.0
 OWNER = "owner"
 
 # Acquires or renews the lease if it is free or already held by this owner, atomically. Returns the holder.
-TAKE = """#!lua flags=allow-oom
+ACQUIRE_SCRIPT = """#!lua flags=allow-oom
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then return holder end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return ARGV[1]
 """
-REMEMBER = """#!lua flags=allow-oom
+RECORD_READER_SCRIPT = """#!lua flags=allow-oom
 redis.call('SET', KEYS[1], ARGV[1])
 """
-LEAVE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+RELEASE_SCRIPT = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 
 
-def awake_s() -> float:
+def boot_clock_s() -> float:
     """Return seconds of a clock that also runs while the machine is suspended, where available."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
-def owner_of(folder: Path) -> str:
+def load_owner_id(folder: Path) -> str:
     """Return the owner id of a pipeline folder; create it on first use."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / OWNER
@@ -57,54 +57,56 @@ def owner_of(folder: Path) -> str:
     return file.read_text()
 
 
-class Lease:
+class PipelineLease:
     def __init__(self, client: Valkey, owner: str) -> None:
         self._client = client
         self._owner = owner
-        self._told = ""
-        self._taken_at = float("-inf")
+        self._last_holder = ""
+        self._acquired_at = float("-inf")
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Acquire or renew the lease. Return whether this pipeline holds it. Raises QueueUnavailable."""
-        requested_at = awake_s()
-        with available():
-            holder = cast(bytes, self._client.eval(TAKE, 1, KEY, self._owner, str(int(LEASE_S * 1000)))).decode()
-        if holder != self._owner and holder != self._told:
+        requested_at = boot_clock_s()
+        with translate_errors():
+            holder = cast(
+                bytes, self._client.eval(ACQUIRE_SCRIPT, 1, LEASE_KEY, self._owner, str(int(LEASE_S * 1000)))
+            ).decode()
+        if holder != self._owner and holder != self._last_holder:
             log.warning("another pipeline (%s) holds the lease; waiting", holder)
-        self._told = holder
+        self._last_holder = holder
         if holder == self._owner:
-            self._taken_at = requested_at
+            self._acquired_at = requested_at
         return holder == self._owner
 
-    def hold(self) -> None:
+    def ensure_held(self) -> None:
         """Ensure that this pipeline holds the lease, also after the process was suspended. Raises AnotherPipeline."""
-        if awake_s() - self._taken_at > RENEW_S * 2 and not self.take():
-            raise AnotherPipeline
+        if boot_clock_s() - self._acquired_at > RENEW_S * 2 and not self.acquire():
+            raise PipelineFenced
 
     def wait(self, stop: threading.Event) -> bool:
         """Wait until this pipeline holds the lease. Return False if stopped before."""
         while not stop.is_set():
             try:
-                if self.take():
+                if self.acquire():
                     return True
             except QueueUnavailable as error:
                 log.warning("%s", error, extra={"action": "lease_unknown"})
             stop.wait(1.0)
         return False
 
-    def replaced_by(self) -> str | None:
+    def find_other_reader(self) -> str | None:
         """Return the owner id that read these streams last; None if it was this pipeline or there was none."""
-        with available():
-            last = cast(bytes | None, self._client.get(LAST))
+        with translate_errors():
+            last = cast(bytes | None, self._client.get(LAST_READER_KEY))
         return None if last is None or last.decode() == self._owner else last.decode()
 
-    def remember(self) -> None:
-        with available():
-            self._client.eval(REMEMBER, 1, LAST, self._owner)
+    def record_reader(self) -> None:
+        with translate_errors():
+            self._client.eval(RECORD_READER_SCRIPT, 1, LAST_READER_KEY, self._owner)
 
-    def leave(self) -> None:
+    def release(self) -> None:
         try:
-            with available():
-                self._client.eval(LEAVE, 1, KEY, self._owner)
+            with translate_errors():
+                self._client.eval(RELEASE_SCRIPT, 1, LEASE_KEY, self._owner)
         except QueueUnavailable:
             pass  # the key expires

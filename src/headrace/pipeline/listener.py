@@ -10,18 +10,18 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from headrace.pipeline.vitals import Monitor
+from headrace.pipeline.monitor import PipelineMonitor
 
 
-class Listener(StreamingQueryListener):
-    def __init__(self, monitor: Monitor) -> None:
+class ProgressListener(StreamingQueryListener):
+    def __init__(self, monitor: PipelineMonitor) -> None:
         self._monitor = monitor
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         pass  # required by Spark
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        self._monitor.phases(dict(event.progress.durationMs))
+        self._monitor.record_phases(dict(event.progress.durationMs))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         pass  # required by Spark

@@ -22,11 +22,11 @@ Offsets = dict[str, ShardOffset]
 BEGINNING: ShardOffset = {"id": "0-0", "seq": 0}
 
 
-def ordered(offsets: Offsets) -> Offsets:
+def sort_by_shard(offsets: Offsets) -> Offsets:
     return {shard: offsets[shard] for shard in sorted(offsets, key=int)}
 
 
-def position(offset: ShardOffset) -> EntryId:
+def parse_position(offset: ShardOffset) -> EntryId:
     return EntryId.parse(offset["id"])
 
 
@@ -43,7 +43,7 @@ class StreamRange:
         return self.end["seq"] - self.start["seq"]
 
 
-def ranges(start: Offsets, end: Offsets) -> list[StreamRange]:
+def find_ranges(start: Offsets, end: Offsets) -> list[StreamRange]:
     """Return one range per shard that advanced. A shard that is not in `start` is read from its beginning."""
     return [
         StreamRange(int(shard), start.get(shard, BEGINNING), last)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from headrace.pipeline.problem_reports import ReportProblem
 from headrace.pipeline.session import SessionOptions
-from headrace.spool.backoff import CLICKHOUSE
+from headrace.spool.backoff import CLICKHOUSE_BACKOFF
 from headrace.spool.exporter import ExporterOptions
 from headrace.spool.options import SpoolOptions
 
 # One worker, so that records arrive in the order of their batches: the watermark must follow its rows.
-IN_ORDER = ExporterOptions(workers=1, backoff=CLICKHOUSE)
+IN_ORDER = ExporterOptions(workers=1, backoff=CLICKHOUSE_BACKOFF)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ ReportProblem = Callable[[str | None], None]
 
 
 @contextmanager
-def reporting(exporter: Exporter, report: ReportProblem | None) -> Generator[None]:
+def report_problems(exporter: Exporter, report: ReportProblem | None) -> Generator[None]:
     """Report the exporter's health inside this context."""
     if report is None:
         yield

@@ -14,7 +14,15 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from headrace.errors import HeadraceError, InvalidPeriod
 from headrace.pipeline.archive import HOUR_MS, Archive
 from headrace.pipeline.buckets import SCHEMA
-from headrace.pipeline.transforms import SUMMARY, Plan, between, collected, joined, summarise, total
+from headrace.pipeline.transforms import (
+    SUMMARY,
+    PartitionPlan,
+    collect_summaries,
+    count_gap_between,
+    merge_by_shard,
+    merge_rows,
+    summarise,
+)
 
 READS = 3  # attempts to read files that may be compacted away meanwhile
 
@@ -26,38 +34,38 @@ class ArchiveIncomplete(HeadraceError):
 
 
 @dataclass(frozen=True)
-class Window:
+class ReplayWindow:
     """A period of whole hours: [start, end)."""
 
     start_ms: int
     end_ms: int
 
     @property
-    def hours(self) -> range:
+    def list_hours(self) -> range:
         return range(self.start_ms, self.end_ms, HOUR_MS)
 
 
-def closed_window(start_ms: int, end_ms: int, watermark_ms: int | None) -> Window:
+def validate_window(start_ms: int, end_ms: int, watermark_ms: int | None) -> ReplayWindow:
     """Return a window of whole, closed hours. Raises InvalidPeriod for other periods, and for hours that may still
     change."""
     if start_ms % HOUR_MS or end_ms % HOUR_MS or start_ms >= end_ms:
         start = start_ms // HOUR_MS * HOUR_MS
         end = max(-(-end_ms // HOUR_MS) * HOUR_MS, start + HOUR_MS)
         raise InvalidPeriod(
-            f"{iso(start_ms)} to {iso(end_ms)} is not a range of whole hours. Nothing was changed. The nearest range "
-            f"is --from {iso(start)} --to {iso(end)}."
+            f"{format_iso_ms(start_ms)} to {format_iso_ms(end_ms)} is not a range of whole hours. Nothing was changed. "
+            f"The nearest range is --from {format_iso_ms(start)} --to {format_iso_ms(end)}."
         )
     if end_ms > (watermark_ms or 0):
-        known = f"complete up to {iso(watermark_ms)}" if watermark_ms else "not complete yet"
+        known = f"complete up to {format_iso_ms(watermark_ms)}" if watermark_ms else "not complete yet"
         raise InvalidPeriod(
-            f"History is {known}, and {iso(end_ms)} is later. Nothing was changed. Wait until the pipeline has read "
-            "that far, or choose an earlier --to."
+            f"History is {known}, and {format_iso_ms(end_ms)} is later. Nothing was changed. Wait until the pipeline "
+            "has read that far, or choose an earlier --to."
         )
-    return Window(start_ms, end_ms)
+    return ReplayWindow(start_ms, end_ms)
 
 
 @dataclass(frozen=True)
-class Hour:
+class ReplayedHour:
     start_ms: int
     rows: pa.Table  # rows of the 5 s tier
     events: int
@@ -65,11 +73,11 @@ class Hour:
     seqs: dict[int, tuple[int, int]]  # event numbers of the first and last event, by shard
 
 
-def replay(session: SparkSession, uri: str, hour_ms: int) -> Hour:
+def replay(session: SparkSession, uri: str, hour_ms: int) -> ReplayedHour:
     """Recompute an hour, with one Spark task per shard. Spark only transfers sums; events stay where they are read."""
-    shards = sorted({name.shard for name in Archive(uri).names(hour_ms)})
+    shards = sorted({name.shard for name in Archive(uri).list_names(hour_ms)})
     if not shards:
-        return Hour(hour_ms, SCHEMA.empty_table(), 0, 0, {})
+        return ReplayedHour(hour_ms, SCHEMA.empty_table(), 0, 0, {})
 
     def summarised(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -77,11 +85,11 @@ def replay(session: SparkSession, uri: str, hour_ms: int) -> Hour:
                 yield from read_shard(uri, hour_ms, shards[number])
 
     tasks = session.range(0, len(shards), 1, len(shards))
-    found = collected(tasks.mapInArrow(summarised, from_arrow_schema(SUMMARY)))
-    read = joined(found)
-    return Hour(
+    found = collect_summaries(tasks.mapInArrow(summarised, from_arrow_schema(SUMMARY)))
+    read = merge_by_shard(found)
+    return ReplayedHour(
         start_ms=hour_ms,
-        rows=total(found),
+        rows=merge_rows(found),
         events=sum(summary.events for summary in read.values()),
         lost=sum(summary.lost for summary in read.values()),
         seqs={shard: (summary.first_seq, summary.last_seq) for shard, summary in read.items()},
@@ -90,12 +98,12 @@ def replay(session: SparkSession, uri: str, hour_ms: int) -> Hour:
 
 def read_shard(uri: str, hour_ms: int, shard: int) -> list[pa.RecordBatch]:
     def read() -> list[pa.RecordBatch]:
-        return list(summarise(Archive(uri).events(hour_ms, shard), Plan()))
+        return list(summarise(Archive(uri).read_events(hour_ms, shard), PartitionPlan()))
 
-    return _again_if_tidied(read)
+    return _retry_if_compacted(read)
 
 
-def _again_if_tidied(read: Callable[[], T]) -> T:
+def _retry_if_compacted(read: Callable[[], T]) -> T:
     for _ in range(READS - 1):
         try:
             return read()
@@ -104,30 +112,32 @@ def _again_if_tidied(read: Callable[[], T]) -> T:
     return read()
 
 
-class Continuity:
+class ContinuityCheck:
     """Checks that the archive has every event from hour to hour. Events are numbered, so gaps are visible."""
 
     def __init__(self, uri: str) -> None:
         self._archive = Archive(uri)
 
-    def missing(self, hour: Hour) -> str | None:
+    def describe_missing(self, hour: ReplayedHour) -> str | None:
         """Describe which events the archive lacks around an hour; None if none. The hour must be closed, so every shard
         has an event after it."""
         if hour.lost:
             return f"{hour.lost} events within it"
-        around = _again_if_tidied(lambda: self._archive.neighbours(hour.start_ms))
+        around = _retry_if_compacted(lambda: self._archive.read_adjacent_seqs(hour.start_ms))
         for shard, (before, after) in around.items():
             first, last = hour.seqs.get(shard, (after, before))  # a shard without events in this hour
             if before is None and first is not None and first > 1:
                 return f"events before the first one of shard {shard}"
             if after is None:
                 return f"events after the last one of shard {shard}"
-            lost = between(before or 0, first or 0)[0] + (between(last or 0, after)[0] if shard in hour.seqs else 0)
+            lost = count_gap_between(before or 0, first or 0)[0] + (
+                count_gap_between(last or 0, after)[0] if shard in hour.seqs else 0
+            )
             if lost:
                 return f"{lost} events of shard {shard} next to the hour before or after"
         return None
 
 
-def iso(milliseconds: int) -> str:
+def format_iso_ms(milliseconds: int) -> str:
     when = datetime.fromtimestamp(milliseconds / 1000, UTC)
     return when.isoformat(timespec="milliseconds" if milliseconds % 1000 else "seconds").replace("+00:00", "Z")

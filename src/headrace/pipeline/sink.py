@@ -22,13 +22,20 @@ from pyspark.sql import DataFrame
 
 from headrace.errors import HeadraceError
 from headrace.model.entry_id import START, EntryId
-from headrace.pipeline.clickhouse_destination import Coverage, covered, records_of
-from headrace.pipeline.offsets import Offsets, position
-from headrace.pipeline.transforms import Summary, between, collected, joined, total
+from headrace.pipeline.clickhouse_destination import Coverage, attach_coverage, build_records
+from headrace.pipeline.offsets import Offsets, parse_position
+from headrace.pipeline.transforms import (
+    PartitionSummary,
+    collect_summaries,
+    count_gap_between,
+    merge_by_shard,
+    merge_rows,
+)
 from headrace.spool.spool import Spool
-from headrace.warehouse import pipeline_batches, queue_metrics, set_aside
+from headrace.warehouse import pipeline_batches, queue_metrics
+from headrace.warehouse import unreadable_entries as set_aside
 from headrace.warehouse.pipeline_batches import PipelineBatch
-from headrace.warehouse.pipeline_coverage import Interval
+from headrace.warehouse.pipeline_coverage import CoverageInterval
 
 SHARD = "shard/"
 ENTRY = "entry/"  # exact entry id beside SHARD, which has room for 2^20 entries in a millisecond
@@ -36,7 +43,7 @@ GAP = "gap/"  # prefix of shards with lost events whose queues were not resynced
 
 
 @dataclass(frozen=True)
-class Mark:
+class ShardMark:
     """Last entry of a shard that is in the spool."""
 
     at: EntryId
@@ -44,11 +51,11 @@ class Mark:
 
 
 @dataclass(frozen=True)
-class Taken:
+class StoredBatch:
     """A batch that was stored in the spool."""
 
     batch: PipelineBatch
-    broken: frozenset[int]  # shards with lost events
+    gap_shards: frozenset[int]  # shards with lost events
 
 
 class SpoolSink:
@@ -57,31 +64,33 @@ class SpoolSink:
     def __init__(
         self,
         spool: Spool,
-        begun: Mapping[int, Mark],
+        start_marks: Mapping[int, ShardMark],
         *,
-        also: Callable[[], Mapping[str, str]] = dict,
+        extra_marks: Callable[[], Mapping[str, str]] = dict,
         before_put: Callable[[], None] = lambda: None,
-        after_put: Callable[[Taken], None] = lambda taken: None,
+        after_put: Callable[[StoredBatch], None] = lambda taken: None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._spool = spool
-        self._begun = begun  # start of shards without a mark
-        self._also = also  # additional marks for every batch
+        self._start_marks = start_marks  # start of shards without a mark
+        self._extra_marks = extra_marks  # additional marks for every batch
         self._before_put = before_put
         self._after_put = after_put
         self._now_ms = now_ms
 
     def __call__(self, found: DataFrame, batch_id: int) -> None:
         started = self._now_ms()
-        if parts := collected(found):
-            self.take(parts, batch_id, started)
+        if parts := collect_summaries(found):
+            self.store(parts, batch_id, started)
 
-    def take(self, parts: Sequence[Summary], batch_id: int, started_ms: int) -> None:
-        before = {**self._begun, **read_marks(self._spool.marks())}
-        shards, rows = joined(parts), total(parts)
-        _refuse_taken(shards, before)
-        after = before | {shard: Mark(read.last_at, _last_seq(read, before)) for shard, read in shards.items()}
-        losses = {shard: _loss(read, before.get(shard)) for shard, read in shards.items()}
+    def store(self, parts: Sequence[PartitionSummary], batch_id: int, started_ms: int) -> None:
+        before = {**self._start_marks, **parse_shard_marks(self._spool.read_marks())}
+        shards, rows = merge_by_shard(parts), merge_rows(parts)
+        _reject_stored_entries(shards, before)
+        after = before | {
+            shard: ShardMark(read.last_at, _choose_last_seq(read, before)) for shard, read in shards.items()
+        }
+        losses = {shard: _count_loss(read, before.get(shard)) for shard, read in shards.items()}
         now = self._now_ms()
         batch = PipelineBatch(
             finished_at=datetime.fromtimestamp(now / 1000, UTC),
@@ -94,75 +103,75 @@ class SpoolSink:
             lost_events=sum(lost for lost, _ in losses.values()),
             rewinds=sum(rewinds for _, rewinds in losses.values()),
             set_aside=sum(read.set_aside for read in shards.values()),
-            watermark_ms=watermark_ms(after),
+            watermark_ms=compute_watermark_ms(after),
         )
         samples = [sample for read in shards.values() for sample in read.samples]
-        token = token_of(shards)
-        counted = records_of(queue_metrics.TABLE, rows, token)
-        unreadable = records_of(set_aside.TABLE, set_aside.to_arrow(samples), token) if samples else []
+        token = compute_token(shards)
+        counted = build_records(queue_metrics.TABLE, rows, token)
+        unreadable = build_records(set_aside.TABLE, set_aside.to_arrow(samples), token) if samples else []
         # The record with the watermark is last: it must not arrive before the rows.
-        last = records_of(pipeline_batches.TABLE, pipeline_batches.to_arrow(batch), token)
-        coverage = Coverage(now, [_interval(read, before.get(shard)) for shard, read in sorted(shards.items())])
+        last = build_records(pipeline_batches.TABLE, pipeline_batches.to_arrow(batch), token)
+        coverage = Coverage(now, [_build_interval(read, before.get(shard)) for shard, read in sorted(shards.items())])
         if counted:  # each record covers its own rows
-            counted = covered(counted, coverage)
+            counted = attach_coverage(counted, coverage)
         else:
-            last = covered(last, coverage)
+            last = attach_coverage(last, coverage)
         gap_shards = frozenset(shard for shard, loss in losses.items() if any(loss))
         self._before_put()
         self._spool.put_many(
             [*counted, *unreadable, *last],
             marks={
-                **self._also(),
+                **self._extra_marks(),
                 **dict.fromkeys((f"{GAP}{shard}" for shard in gap_shards), "1"),
-                **write_marks({shard: mark for shard, mark in after.items() if mark.at > START}),
+                **format_shard_marks({shard: mark for shard, mark in after.items() if mark.at > START}),
             },
         )
-        self._after_put(Taken(batch, gap_shards))
+        self._after_put(StoredBatch(batch, gap_shards))
 
 
-def read_marks(marks: Mapping[str, str]) -> dict[int, Mark]:
+def parse_shard_marks(marks: Mapping[str, str]) -> dict[int, ShardMark]:
     found = {name.removeprefix(SHARD): text.split("/") for name, text in marks.items() if name.startswith(SHARD)}
     return {
-        int(shard): Mark(_read_id(int(at), marks.get(f"{ENTRY}{shard}")), int(seq))
+        int(shard): ShardMark(_parse_entry_id(int(at), marks.get(f"{ENTRY}{shard}")), int(seq))
         for shard, (at, seq) in found.items()
     }
 
 
-def _read_id(linear: int, exact: str | None) -> EntryId:
+def _parse_entry_id(linear: int, exact: str | None) -> EntryId:
     """Return the exact entry id if it belongs to the packed one. Releases before 0.2 wrote no exact id, and leave an
     outdated one."""
     found = EntryId.parse(exact) if exact else None
     return found if found is not None and found.linear == linear else EntryId.from_linear(linear)
 
 
-def read_gaps(marks: Mapping[str, str]) -> set[int]:
+def parse_gap_shards(marks: Mapping[str, str]) -> set[int]:
     return {int(name.removeprefix(GAP)) for name, text in marks.items() if name.startswith(GAP) and text}
 
 
-def write_marks(marks: Mapping[int, Mark]) -> dict[str, str]:
+def format_shard_marks(marks: Mapping[int, ShardMark]) -> dict[str, str]:
     return {
         **{f"{SHARD}{shard}": f"{mark.at.linear}/{mark.seq}" for shard, mark in marks.items()},
         **{f"{ENTRY}{shard}": str(mark.at) for shard, mark in marks.items()},
     }
 
 
-def marks_at(offsets: Offsets) -> dict[int, Mark]:
-    return {int(shard): Mark(position(offset), offset["seq"]) for shard, offset in offsets.items()}
+def marks_from_offsets(offsets: Offsets) -> dict[int, ShardMark]:
+    return {int(shard): ShardMark(parse_position(offset), offset["seq"]) for shard, offset in offsets.items()}
 
 
-def watermark_ms(marks: Mapping[int, Mark]) -> int:
+def compute_watermark_ms(marks: Mapping[int, ShardMark]) -> int:
     """Return the time in ms up to which every shard was read; 0 if none was. Shards that never had an entry are
     ignored."""
     return min((mark.at for mark in marks.values() if mark.at > START), default=START).ms
 
 
-def token_of(shards: Mapping[int, Summary]) -> str:
+def compute_token(shards: Mapping[int, PartitionSummary]) -> str:
     """Return a token that depends only on the entries that were read, not on how they were split among partitions."""
     read = [(shard, str(each.first_at), str(each.last_at), each.events) for shard, each in sorted(shards.items())]
     return hashlib.sha256(json.dumps(read).encode()).hexdigest()
 
 
-def _refuse_taken(shards: Mapping[int, Summary], before: Mapping[int, Mark]) -> None:
+def _reject_stored_entries(shards: Mapping[int, PartitionSummary], before: Mapping[int, ShardMark]) -> None:
     """Raise HeadraceError if entries that are already in the spool were read again. The query skips them by the marks
     it started with; if an offset goes back within a query, the batch fails, and the next query uses new marks."""
     for shard, read in shards.items():
@@ -173,22 +182,22 @@ def _refuse_taken(shards: Mapping[int, Summary], before: Mapping[int, Mark]) -> 
             )
 
 
-def _interval(read: Summary, before: Mark | None) -> Interval:
+def _build_interval(read: PartitionSummary, before: ShardMark | None) -> CoverageInterval:
     start, first_event = (START, 0) if before is None else (before.at, before.seq)
     ends = (start.packed, read.last_at.packed)
-    return Interval(read.shard, *ends, *ends, first_event, read.last_seq or first_event)
+    return CoverageInterval(read.shard, *ends, *ends, first_event, read.last_seq or first_event)
 
 
-def _last_seq(read: Summary, before: Mapping[int, Mark]) -> int:
+def _choose_last_seq(read: PartitionSummary, before: Mapping[int, ShardMark]) -> int:
     """Return the event number for the shard's new mark; keep the old one if no entry read has a number."""
     if read.last_seq or read.shard not in before:
         return read.last_seq
     return before[read.shard].seq
 
 
-def _loss(read: Summary, before: Mark | None) -> tuple[int, int]:
+def _count_loss(read: PartitionSummary, before: ShardMark | None) -> tuple[int, int]:
     """Return lost events and rewinds up to the last entry that was read."""
     if before is None or before.at == START:  # read from the beginning: events are numbered from 1
         return max(read.first_seq - 1, 0) + read.lost, read.rewinds
-    lost, rewinds = between(before.seq, read.first_seq)
+    lost, rewinds = count_gap_between(before.seq, read.first_seq)
     return lost + read.lost, rewinds + read.rewinds

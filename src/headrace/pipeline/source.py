@@ -27,9 +27,15 @@ from pyspark.sql.types import StructType
 
 from headrace.errors import MemoryFull, QueueUnavailable
 from headrace.pipeline.decode import SCHEMA, decode
-from headrace.pipeline.offsets import BEGINNING, Offsets, ShardOffset, ordered, position, ranges
-from headrace.pipeline.positions import entry_at, newest_after, patiently, shards_of, split
-from headrace.pipeline.transforms import SUMMARY, Plan, summarise
+from headrace.pipeline.offsets import BEGINNING, Offsets, ShardOffset, find_ranges, parse_position, sort_by_shard
+from headrace.pipeline.positions import (
+    find_entry_at,
+    read_newest_after,
+    read_shard_count,
+    retry_while_unavailable,
+    split_range,
+)
+from headrace.pipeline.transforms import SUMMARY, PartitionPlan, summarise
 from headrace.queue import keys
 from headrace.valkey import streams
 from headrace.valkey.connect import Valkey, connect
@@ -42,16 +48,16 @@ PAGE = 10_000
 
 
 @dataclass(frozen=True)
-class SourceOptions:
+class StreamSourceOptions:
     url: str
     shards: int
     max_events_per_trigger: int
     events_per_partition: int
     starting: Offsets
-    plan: Plan | None
+    plan: PartitionPlan | None
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+    def parse(cls, options: Mapping[str, str]) -> StreamSourceOptions:
         plan = options.get("summaries")
         return cls(
             url=options["url"],
@@ -59,7 +65,7 @@ class SourceOptions:
             max_events_per_trigger=int(options.get("maxEventsPerTrigger", "500000")),
             events_per_partition=int(options.get("eventsPerPartition", "250000")),
             starting=json.loads(options.get("startingOffsets", "{}")),
-            plan=Plan.parse(plan) if plan else None,
+            plan=PartitionPlan.from_json(plan) if plan else None,
         )
 
 
@@ -69,14 +75,14 @@ class RedisStreamSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        parsed = SourceOptions.parse(self.options)
+        parsed = StreamSourceOptions.parse(self.options)
         return from_arrow_schema(SCHEMA if parsed.plan is None else SUMMARY)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(SourceOptions.parse(self.options))
+        return StreamReader(StreamSourceOptions.parse(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(SourceOptions.parse(self.options))
+        return BatchReader(StreamSourceOptions.parse(self.options))
 
 
 class ShardPartition(InputPartition):
@@ -86,19 +92,21 @@ class ShardPartition(InputPartition):
         self.end = end
 
 
-class Reading:
+class PartitionReader:
     """Reads the partitions of a stream, for streaming and batch."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: StreamSourceOptions) -> None:
         self._options = options
 
     def _partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         with connect(self._options.url) as client:
             pieces = [
                 piece
-                for stream_range in ranges(start, end)
-                for piece in patiently(
-                    lambda stream_range=stream_range: split(client, stream_range, self._options.events_per_partition)
+                for stream_range in find_ranges(start, end)
+                for piece in retry_while_unavailable(
+                    lambda stream_range=stream_range: split_range(
+                        client, stream_range, self._options.events_per_partition
+                    )
                 )
             ]
         return [ShardPartition(piece.shard, piece.start["id"], piece.end["id"]) for piece in pieces]
@@ -106,30 +114,30 @@ class Reading:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ShardPartition)
         with connect(self._options.url) as client:
-            events = _pages(client, partition)
+            events = _read_pages(client, partition)
             plan = self._options.plan
             yield from events if plan is None else summarise(events, plan)
 
 
-class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: SourceOptions) -> None:
+class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, options: StreamSourceOptions) -> None:
         super().__init__(options)
         self._last: Offsets | None = None  # end of an `availableNow` run
 
     def initialOffset(self) -> dict[str, Any]:
         known = {str(shard): BEGINNING for shard in range(self._options.shards)}
-        return cast(dict[str, Any], ordered(known | self._options.starting))
+        return cast(dict[str, Any], sort_by_shard(known | self._options.starting))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._options.max_events_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._last = self._ends({}, None)
+        self._last = self._find_ends({}, None)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         most = None if isinstance(limit, ReadAllAvailable) else cast(ReadMaxRows, limit).max_rows
-        found = self._ends(cast(Offsets, start), most)
-        return cast(dict[str, Any], ordered(_not_past(found, self._last)))
+        found = self._find_ends(cast(Offsets, start), most)
+        return cast(dict[str, Any], sort_by_shard(_limit_offsets(found, self._last)))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         return self._partitions(cast(Offsets, start), cast(Offsets, end))
@@ -138,7 +146,7 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
         """Trim the streams up to an offset. Errors are logged: the next commit trims more."""
         try:
             with connect(self._options.url) as client:
-                patiently(lambda: _commit(client, cast(Offsets, end)))
+                retry_while_unavailable(lambda: _commit(client, cast(Offsets, end)))
         except (QueueUnavailable, MemoryFull) as error:
             log.warning(
                 "could not trim the metric streams; the next commit retries: %s",
@@ -146,49 +154,51 @@ class StreamReader(Reading, DataSourceStreamReader, SupportsTriggerAvailableNow)
                 extra={"action": "commit_failed"},
             )
 
-    def _ends(self, start: Offsets, most: int | None) -> Offsets:
+    def _find_ends(self, start: Offsets, most: int | None) -> Offsets:
         with connect(self._options.url) as client:
-            return patiently(lambda: _ends(client, start, self._options.shards, most))
+            return retry_while_unavailable(lambda: _find_ends(client, start, self._options.shards, most))
 
 
-class BatchReader(Reading, DataSourceReader):
+class BatchReader(PartitionReader, DataSourceReader):
     """Reads everything in the streams now."""
 
     def partitions(self) -> Sequence[InputPartition]:
         with connect(self._options.url) as client:
-            end = patiently(lambda: _ends(client, {}, self._options.shards, None))
+            end = retry_while_unavailable(lambda: _find_ends(client, {}, self._options.shards, None))
         return self._partitions(self._options.starting, end)
 
 
-def _ends(client: Valkey, start: Offsets, at_least: int, most: int | None) -> Offsets:
-    shards = max(shards_of(client), at_least, len(start))
+def _find_ends(client: Valkey, start: Offsets, at_least: int, most: int | None) -> Offsets:
+    shards = max(read_shard_count(client), at_least, len(start))
     per_shard = None if most is None else max(1, most // shards)
-    return {str(shard): _end(client, shard, start.get(str(shard), BEGINNING), per_shard) for shard in range(shards)}
+    return {
+        str(shard): _find_end(client, shard, start.get(str(shard), BEGINNING), per_shard) for shard in range(shards)
+    }
 
 
-def _end(client: Valkey, shard: int, start: ShardOffset, most: int | None) -> ShardOffset:
+def _find_end(client: Valkey, shard: int, start: ShardOffset, most: int | None) -> ShardOffset:
     """Return the newest entry, or the one about `most` events after `start` if that is earlier."""
-    newest = newest_after(client, shard, start)
+    newest = read_newest_after(client, shard, start)
     if most is None or newest["seq"] - start["seq"] <= most:
         return newest
-    found = entry_at(client, shard, start["seq"] + most, start, newest)
+    found = find_entry_at(client, shard, start["seq"] + most, start, newest)
     # Many events of one millisecond cannot be separated by time: then all of it is read.
-    return found if position(found) > position(start) else newest
+    return found if parse_position(found) > parse_position(start) else newest
 
 
-def _not_past(found: Offsets, last: Offsets | None) -> Offsets:
+def _limit_offsets(found: Offsets, last: Offsets | None) -> Offsets:
     if last is None:
         return found
-    return {shard: min(found[shard], last.get(shard, found[shard]), key=position) for shard in found}
+    return {shard: min(found[shard], last.get(shard, found[shard]), key=parse_position) for shard in found}
 
 
-def _pages(client: Valkey, partition: ShardPartition) -> Iterator[pa.RecordBatch]:
+def _read_pages(client: Valkey, partition: ShardPartition) -> Iterator[pa.RecordBatch]:
     after, stream = partition.start, keys.metrics(partition.shard)
 
-    def page() -> Sequence[streams.Entry]:
-        return streams.entries_between(client, stream, after, partition.end, PAGE)
+    def page() -> Sequence[streams.StreamEntry]:
+        return streams.read_entries_between(client, stream, after, partition.end, PAGE)
 
-    while entries := patiently(page):
+    while entries := retry_while_unavailable(page):
         yield decode(partition.shard, entries)
         after = entries[-1][0].decode()
 
@@ -198,4 +208,4 @@ def _commit(client: Valkey, end: Offsets) -> None:
         if offset["seq"]:  # a stream that was never written to
             stream = keys.metrics(int(shard))
             streams.trim_before(client, stream, offset["id"])  # before anything that needs memory
-            streams.move_group(client, stream, GROUP, offset["id"], offset["seq"])
+            streams.set_group_position(client, stream, GROUP, offset["id"], offset["seq"])

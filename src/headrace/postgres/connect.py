@@ -34,18 +34,18 @@ __all__ = [
     "Connection",
     "Copy",
     "DuplicateKey",
-    "NotPermitted",
+    "InsufficientPrivilege",
     "Pool",
     "XactStatus",
-    "available",
     "class_row",
     "connect",
-    "connection",
     "dict_row",
     "open_pool",
+    "read_xact_id",
+    "read_xact_status",
     "scalar_row",
-    "xact_id",
-    "xact_status",
+    "transaction",
+    "translate_errors",
 ]
 
 TIMEOUT_S = 10.0
@@ -75,7 +75,7 @@ UNAVAILABLE = (
 NOT_MIGRATED = (reported.UndefinedTable, reported.UndefinedColumn, reported.UndefinedFunction)
 
 DuplicateKey = reported.UniqueViolation
-NotPermitted = reported.InsufficientPrivilege
+InsufficientPrivilege = reported.InsufficientPrivilege
 
 XactStatus = Literal["committed", "aborted", "in progress"]
 
@@ -87,25 +87,25 @@ def open_pool(
 
     `timeout_s` is how long a thread waits while all connections are in use.
     """
-    return Pool(partial(psycopg.connect, **_parameters(url, statement_timeout_s)), max_size, timeout_s)
+    return Pool(partial(psycopg.connect, **_build_parameters(url, statement_timeout_s)), max_size, timeout_s)
 
 
 def connect(url: str, *, statement_timeout_s: float = STATEMENT_TIMEOUT_S) -> Connection:
     """Return a connection outside any pool, which the caller must close. It is in autocommit mode: use
     `conn.transaction()`."""
-    with available():
-        return psycopg.connect(**_parameters(url, statement_timeout_s), autocommit=True)
+    with translate_errors():
+        return psycopg.connect(**_build_parameters(url, statement_timeout_s), autocommit=True)
 
 
 @contextmanager
-def connection(pool: Pool) -> Generator[Connection]:
+def transaction(pool: Pool) -> Generator[Connection]:
     """Run a transaction: committed when the block ends, rolled back when it raises.
 
     Raises DatabaseUnavailable or DatabaseFull if nothing was written, CommitUnclear if that is unknown. The block must
     not call commit() or rollback().
     """
-    with available():
-        conn = pool.take()
+    with translate_errors():
+        conn = pool.acquire()
         try:
             try:
                 yield conn
@@ -114,47 +114,47 @@ def connection(pool: Pool) -> Generator[Connection]:
                 raise
             _commit(conn)
         finally:
-            pool.give_back(conn)
+            pool.release(conn)
 
 
 @contextmanager
-def available() -> Generator[None]:
+def translate_errors() -> Generator[None]:
     """Translate driver and server errors into Headrace errors; other server errors pass through."""
     try:
         yield
     except FULL as error:
-        raise _ours(DatabaseFull, error) from error
+        raise _to_headrace_error(DatabaseFull, error) from error
     except UNAVAILABLE as error:
-        raise _ours(DatabaseUnavailable, error) from error
+        raise _to_headrace_error(DatabaseUnavailable, error) from error
     except NOT_MIGRATED as error:
         raise MigrationError(
             "The PostgreSQL schema does not match this release. Nothing was written. Run `headrace migrate`. "
-            f"({_words(error)})"
+            f"({_first_line(error)})"
         ) from error
 
 
-def xact_id(conn: Connection) -> int:
+def read_xact_id(conn: Connection) -> int:
     """Return the id of the current transaction, for `read_xact_status` after the connection is lost."""
     row = conn.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
     assert row is not None, "a SELECT without FROM has one row"
     return cast(int, row[0])
 
 
-def xact_status(pool: Pool, xid: int) -> XactStatus | None:
+def read_xact_status(pool: Pool, xid: int) -> XactStatus | None:
     """Return the status of a transaction, after CommitUnclear; None if it is too old for PostgreSQL to know.
 
     "in progress" is not final: call again. After a crash of the server the id of a lost transaction can be reused, so
     "committed" does not prove that the rows exist: check for them.
     """
     try:
-        with connection(pool) as conn:
+        with transaction(pool) as conn:
             row = conn.execute("SELECT pg_xact_status(%s::text::xid8)", [xid]).fetchone()
     except reported.InvalidParameterValue:
         return "aborted"  # the id "is in the future": the server crashed and lost the transaction
     return cast("XactStatus | None", row and row[0])
 
 
-def _parameters(url: str, statement_timeout_s: float) -> dict[str, Any]:
+def _build_parameters(url: str, statement_timeout_s: float) -> dict[str, Any]:
     try:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError:  # its text may contain the password
@@ -178,7 +178,7 @@ def _commit(conn: Connection) -> None:
         conn.commit()
     except psycopg.Error as error:
         if conn.broken:
-            raise _ours(CommitUnclear, error) from error
+            raise _to_headrace_error(CommitUnclear, error) from error
         raise
 
 
@@ -189,10 +189,10 @@ def _roll_back(conn: Connection) -> None:
         pass  # the connection is lost, which also ends the transaction
 
 
-def _ours(kind: type[HeadraceError], error: psycopg.Error) -> HeadraceError:
-    return kind(f"{kind()} ({_words(error)})")
+def _to_headrace_error(kind: type[HeadraceError], error: psycopg.Error) -> HeadraceError:
+    return kind(f"{kind()} ({_first_line(error)})")
 
 
-def _words(error: psycopg.Error) -> str:
+def _first_line(error: psycopg.Error) -> str:
     """Return the first line of a server's or libpq's message; the rest is about statements."""
     return str(error).partition("\n")[0]

@@ -16,12 +16,12 @@ from typing import LiteralString, cast
 import psycopg
 
 from headrace.errors import MigrationError
-from headrace.postgres.connect import Connection, available, connect
+from headrace.postgres.connect import Connection, connect, translate_errors
 
-Rooms = Mapping[str, Traversable]
+SchemaFolders = Mapping[str, Traversable]
 """Package → folder of its migrations. Packages are applied in this order."""
 
-APPLIED = """
+CREATE_TABLE = """
 CREATE TABLE IF NOT EXISTS headrace_migrations
 (
   room        text NOT NULL,
@@ -31,57 +31,59 @@ CREATE TABLE IF NOT EXISTS headrace_migrations
   PRIMARY KEY (room, name)
 )
 """
-LOCK = int.from_bytes(b"headrace")
+LOCK_ID = int.from_bytes(b"headrace")
 """Id of the advisory lock. It is shared by all applications of the database, so it must be an unlikely number."""
 
 
 @dataclass(frozen=True)
-class Migration:
-    room: str
+class PostgresMigration:
+    package: str
     file: str
     sql: LiteralString
 
     @property
     def name(self) -> str:
-        return f"{self.room}/{self.file}"
+        return f"{self.package}/{self.file}"
 
     @property
     def checksum(self) -> str:
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
 
-def migrations(rooms: Rooms) -> list[Migration]:
+def list_migrations(folders: SchemaFolders) -> list[PostgresMigration]:
     return [
-        Migration(room, file.name, cast(LiteralString, file.read_text(encoding="utf-8")))
-        for room, folder in rooms.items()
+        PostgresMigration(room, file.name, cast(LiteralString, file.read_text(encoding="utf-8")))
+        for room, folder in folders.items()
         for file in sorted(folder.iterdir(), key=lambda file: file.name)
         if file.name.endswith(".sql")
     ]
 
 
-def migrate(url: str, rooms: Rooms) -> list[str]:
+def migrate(url: str, folders: SchemaFolders) -> list[str]:
     """Apply pending migrations. Return the names of those applied, such as `cold/001_cold.sql`."""
     # No timeout: building an index on a large table may take long, and so may waiting for another process to build it.
-    with connect(url, statement_timeout_s=0) as conn, available():
-        with _alone(conn, "The table of migrations could not be created."):
-            conn.execute(APPLIED)
-        return [migration.name for migration in _missing(conn, migrations(rooms)) if _apply(conn, migration)]
+    with connect(url, statement_timeout_s=0) as conn, translate_errors():
+        with _locked_transaction(conn, "The table of migrations could not be created."):
+            conn.execute(CREATE_TABLE)
+        return [
+            migration.name for migration in _find_pending(conn, list_migrations(folders)) if _apply(conn, migration)
+        ]
 
 
-def pending(url: str, rooms: Rooms) -> list[str]:
+def list_pending(url: str, folders: SchemaFolders) -> list[str]:
     """Return the names of the migrations that `migrate` would apply. Changes nothing."""
-    with connect(url) as conn, available(), _explained("The table of migrations could not be read."):
-        return [migration.name for migration in _missing(conn, migrations(rooms))]
+    with connect(url) as conn, translate_errors(), _explain_errors("The table of migrations could not be read."):
+        return [migration.name for migration in _find_pending(conn, list_migrations(folders))]
 
 
-def _missing(conn: Connection, known: list[Migration]) -> list[Migration]:
-    done = _applied(conn)
+def _find_pending(conn: Connection, known: list[PostgresMigration]) -> list[PostgresMigration]:
+    done = _read_applied(conn)
     for migration in known:
-        _refuse_changed(migration, done.get(migration.name))
+        _check_unchanged(migration, done.get(migration.name))
     return [migration for migration in known if migration.name not in done]
 
 
-def _applied(conn: Connection) -> dict[str, str]:
+def _read_applied(conn: Connection) -> dict[str, str]:
     """Return name → checksum of the applied migrations; empty in a new database."""
     if conn.execute("SELECT to_regclass('headrace_migrations')").fetchone() == (None,):
         return {}
@@ -89,7 +91,7 @@ def _applied(conn: Connection) -> dict[str, str]:
     return {str(name): str(checksum) for name, checksum in rows}
 
 
-def _refuse_changed(migration: Migration, checksum: str | None) -> None:
+def _check_unchanged(migration: PostgresMigration, checksum: str | None) -> None:
     if checksum is not None and checksum != migration.checksum:
         raise MigrationError(
             f"Migration {migration.name} was applied with other contents than this release has. Nothing was "
@@ -97,35 +99,37 @@ def _refuse_changed(migration: Migration, checksum: str | None) -> None:
         )
 
 
-def _apply(conn: Connection, migration: Migration) -> bool:
+def _apply(conn: Connection, migration: PostgresMigration) -> bool:
     """Apply a migration. Return False if another process has applied it meanwhile."""
-    with _alone(conn, f"Migration {migration.name} failed and was rolled back; earlier migrations are kept."):
-        if migration.name in _applied(conn):
+    with _locked_transaction(
+        conn, f"Migration {migration.name} failed and was rolled back; earlier migrations are kept."
+    ):
+        if migration.name in _read_applied(conn):
             return False
         conn.execute(migration.sql)
         conn.execute(
             "INSERT INTO headrace_migrations (room, name, checksum) VALUES (%s, %s, %s)",
-            [migration.room, migration.file, migration.checksum],
+            [migration.package, migration.file, migration.checksum],
         )
         return True
 
 
 @contextmanager
-def _alone(conn: Connection, otherwise: str) -> Generator[None]:
+def _locked_transaction(conn: Connection, message: str) -> Generator[None]:
     """Run a transaction while no other process migrates. The lock is transaction-scoped, so it works through a
     connection pooler."""
-    with _explained(otherwise), conn.transaction():
-        conn.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+    with _explain_errors(message), conn.transaction():
+        conn.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK_ID])
         yield
 
 
 @contextmanager
-def _explained(what: str) -> Generator[None]:
+def _explain_errors(message: str) -> Generator[None]:
     try:
         yield
     except psycopg.OperationalError:
         raise  # the server is unavailable: `translate_errors` describes it
     except psycopg.Error as error:
         raise MigrationError(
-            f"{what} Correct the reported problem, then run `headrace migrate` again. ({error})"
+            f"{message} Correct the reported problem, then run `headrace migrate` again. ({error})"
         ) from error

@@ -35,37 +35,37 @@ class Pool:
         self._timeout_s = timeout_s
         self._closed = False
         self._lock = Lock()
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._pid = os.getpid()
-        self._free = BoundedSemaphore(self._max_size)
+        self._slots = BoundedSemaphore(self._max_size)
         self._idle: list[Connection] = []
-        self._born: dict[Connection, float] = {}
+        self._opened_at: dict[Connection, float] = {}
 
-    def take(self) -> Connection:
+    def acquire(self) -> Connection:
         """Return a working connection, which the caller must release. Raises psycopg.OperationalError if there is
         none."""
-        self._forget_if_forked()
-        if not self._free.acquire(timeout=self._timeout_s):
+        self._reset_if_forked()
+        if not self._slots.acquire(timeout=self._timeout_s):
             raise psycopg.OperationalError(
                 f"no connection became free within {self._timeout_s:g} s: all {self._max_size} are in use (too many "
                 "threads, or slow statements)"
             )
         try:
-            return self._working() or self._fresh()
+            return self._pop_working() or self._open()
         except BaseException:
-            self._free.release()
+            self._slots.release()
             raise
 
-    def give_back(self, connection: Connection) -> None:
+    def release(self, connection: Connection) -> None:
         """Return a connection to the pool. It is closed if it is old or within a transaction."""
         with self._lock:
             self._idle.append(connection)
-            unusable = [one for one in self._idle if self._closed or self._is_unfit(one)]
+            unusable = [one for one in self._idle if self._closed or self._is_unusable(one)]
             self._idle = [one for one in self._idle if one not in unusable]
         self._discard(unusable)
-        self._free.release()
+        self._slots.release()
 
     def close(self) -> None:
         """Close idle connections now, and connections in use when they are released."""
@@ -82,13 +82,13 @@ class Pool:
     ) -> None:
         self.close()
 
-    def _forget_if_forked(self) -> None:
+    def _reset_if_forked(self) -> None:
         """Drop the connections of the parent process. psycopg does not close connections of another process."""
         if self._pid != os.getpid():
             self._lock = Lock()  # a thread of the parent may have held it during the fork
-            self._begin()
+            self._reset()
 
-    def _working(self) -> Connection | None:
+    def _pop_working(self) -> Connection | None:
         """Return an idle connection that works, or None. The most recently used comes first, so that the others grow
         old and are closed."""
         while True:
@@ -98,30 +98,30 @@ class Pool:
                 if not self._idle:
                     return None
                 connection = self._idle.pop()
-            if _answers(connection):
+            if _is_alive(connection):
                 return connection
             self._discard([connection])
 
-    def _fresh(self) -> Connection:
+    def _open(self) -> Connection:
         connection = self._connect()
         with self._lock:
-            self._born[connection] = time.monotonic()
+            self._opened_at[connection] = time.monotonic()
         return connection
 
-    def _is_unfit(self, connection: Connection) -> bool:
+    def _is_unusable(self, connection: Connection) -> bool:
         """Return whether a connection is old or within a transaction. Closing old connections follows a server that
         moved, and shrinks the pool after a peak."""
-        old = time.monotonic() - self._born[connection] > LIFETIME_S
+        old = time.monotonic() - self._opened_at[connection] > LIFETIME_S
         return old or connection.info.transaction_status != TransactionStatus.IDLE
 
     def _discard(self, connections: list[Connection]) -> None:
         for connection in connections:
             connection.close()
             with self._lock:
-                del self._born[connection]
+                del self._opened_at[connection]
 
 
-def _answers(connection: Connection) -> bool:
+def _is_alive(connection: Connection) -> bool:
     try:
         connection.autocommit = True  # avoids a BEGIN and a ROLLBACK
         connection.execute("")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 
 
-def server_version(url: str, timeout_s: int = 2) -> str | None:
+def read_server_version(url: str, timeout_s: int = 2) -> str | None:
     """Return the server's name and version ("postgresql 18.4"), or None if it is not responding."""
     try:
         with psycopg.connect(url, connect_timeout=timeout_s) as connection:

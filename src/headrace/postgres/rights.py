@@ -49,6 +49,6 @@ def is_encrypted(url: str) -> bool:
     return conninfo_to_dict(url).get("sslmode") in ENCRYPTED
 
 
-def without_password(url: str) -> str:
+def remove_password(url: str) -> str:
     """Return the URL without a password, and without one that libpq would read from a file."""
     return make_conninfo(url, password="", passfile=NO_FILE)

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from headrace.queue import keys
-from headrace.queue.scripts import Caps
-from headrace.valkey.connect import AsyncValkey, Valkey, available
+from headrace.queue.scripts import WarmCaps
+from headrace.valkey.connect import AsyncValkey, Valkey, translate_errors
 
 UNSET = "-"
 
 
 @dataclass(frozen=True)
-class Bounds:
+class StoredBounds:
     """Bounds stored in Valkey. None: not stored."""
 
     max_items: int | None = None  # jobs of one queue in Valkey
@@ -25,52 +25,52 @@ class Bounds:
     shard_bytes: int | None = None  # payload bytes of one shard in Valkey; 0: no bound
     stream_maxlen: int | None = None  # metric events of one shard
 
-    def override(self, newer: Bounds) -> Bounds:
+    def override(self, newer: StoredBounds) -> StoredBounds:
         """Return these bounds, replaced by those of `newer` that are not None."""
         return replace(self, **{name: value for name, value in vars(newer).items() if value is not None})
 
-    def caps(self, otherwise: Caps) -> Caps:
+    def resolve_caps(self, defaults: WarmCaps) -> WarmCaps:
         """Return the caps, with the given defaults for bounds that are not stored."""
         values = (self.max_items, self.max_bytes, self.shard_bytes)
-        given = (otherwise.items, otherwise.bytes, otherwise.shard_bytes)
-        return Caps(*(own if value is None else value for value, own in zip(values, given, strict=True)))
+        given = (defaults.items, defaults.bytes, defaults.shard_bytes)
+        return WarmCaps(*(own if value is None else value for value, own in zip(values, given, strict=True)))
 
 
-NO_BOUNDS = Bounds()
+NO_BOUNDS = StoredBounds()
 
 
-def pack_bounds(bounds: Bounds) -> str:
+def pack_bounds(bounds: StoredBounds) -> str:
     return " ".join(UNSET if value is None else str(value) for value in vars(bounds).values())
 
 
-def parse_bounds(packed: bytes | None) -> Bounds:
+def parse_bounds(packed: bytes | None) -> StoredBounds:
     values = packed.decode().split() if packed else []
-    if len(values) != len(fields(Bounds)):
+    if len(values) != len(fields(StoredBounds)):
         return NO_BOUNDS  # the scripts do the same
-    return Bounds(*(None if value == UNSET else int(value) for value in values))
+    return StoredBounds(*(None if value == UNSET else int(value) for value in values))
 
 
-def read_bounds(client: Valkey) -> Bounds:
+def read_bounds(client: Valkey) -> StoredBounds:
     """Read the bounds of the first shard; all shards have the same."""
-    with available():
+    with translate_errors():
         packed = client.hget(keys.meta(0), "bounds")
     assert packed is None or isinstance(packed, bytes)
     return parse_bounds(packed)
 
 
-async def read_bounds_async(client: AsyncValkey) -> Bounds:
-    with available():
+async def read_bounds_async(client: AsyncValkey) -> StoredBounds:
+    with translate_errors():
         packed = await client.hget(keys.meta(0), "bounds")
     assert packed is None or isinstance(packed, bytes)
     return parse_bounds(packed)
 
 
-def store_bounds(client: Valkey, shards: int, given: Bounds) -> Mapping[str, tuple[int | None, int | None]]:
+def store_bounds(client: Valkey, shards: int, given: StoredBounds) -> Mapping[str, tuple[int | None, int | None]]:
     """Store the bounds that are not None and leave the others unchanged. Return those that changed: name → (before,
     after)."""
     before = read_bounds(client)
     for shard in range(shards):
-        with available():
+        with translate_errors():
             packed = client.hget(keys.meta(shard), "bounds")
             assert packed is None or isinstance(packed, bytes)
             if (after := pack_bounds(parse_bounds(packed).override(given))) != (packed or b"").decode():

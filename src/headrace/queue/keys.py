@@ -24,7 +24,7 @@ All keys of an environment have the hash tag of its shard, so that one script ca
     hr:{0}:scheduled           zset    job → when it is due
     hr:{0}:expiries            zset    waiting job → when its TTL ends
     hr:{0}:cold                set     queues in cold mode: their new jobs wait in PostgreSQL
-    hr:{0}:hungry              zset    refill requests: queue in cold mode that has room → since when
+    hr:{0}:hungry              zset    refill requests: queue in cold mode that has room → since when  (words: allow)
     hr:{0}:buried              set     queues with dead jobs that are not yet in PostgreSQL
     hr:{0}:losses              hash    queue → accepted jobs that a restored PostgreSQL does not have, to be reported
     hr:{0}:repair              hash    queues that a failed script left half changed → jobs it was adding or leasing
@@ -108,7 +108,7 @@ def environments(shard: int) -> str:
     return prefix(shard) + "environments"
 
 
-def asking(shard: int) -> str:
+def share_requests(shard: int) -> str:
     return prefix(shard) + "asking"
 
 
@@ -128,7 +128,7 @@ def cold(shard: int) -> str:
     return prefix(shard) + "cold"
 
 
-def hungry(shard: int) -> str:
+def refill_requests(shard: int) -> str:
     return prefix(shard) + "hungry"
 
 
@@ -178,7 +178,7 @@ def env_names(shard: int, ref: EnvRef) -> str:
     return env(shard, ref) + ":names"
 
 
-def env_parked(shard: int, ref: EnvRef) -> str:
+def env_blocked(shard: int, ref: EnvRef) -> str:
     return env(shard, ref) + ":parked"
 
 
@@ -230,7 +230,7 @@ def body(shard: int, ref: EnvRef, job_id: str) -> str:
     return f"{prefix(shard)}body:{job_part(ref, job_id)}"
 
 
-def queue_of_part(part: str) -> QueueRef:
+def parse_queue_part(part: str) -> QueueRef:
     """Return the queue of a key part, the inverse of `queue_part`."""
     return QueueRef(*map(decode, part.split(":")))
 

@@ -22,45 +22,47 @@ from threading import Event, Thread
 from typing import Any
 
 from headrace.errors import HeadraceError, NotPermitted
-from headrace.model.job import new_job_id
+from headrace.model.job import make_job_id
 from headrace.queue import keys
-from headrace.queue.scripts import Maintained, Stubs
-from headrace.valkey.connect import ScriptError, Valkey, available, connect
+from headrace.queue.scripts import MaintainResult, Stubs
+from headrace.runtime.loop import single_value_family
+from headrace.runtime.metrics import MetricDeclaration, MetricFamilies, MetricValues
+from headrace.valkey.connect import ScriptError, Valkey, connect, translate_errors
 from headrace.valkey.scripts import run
-from headrace.vitals.figures import Families, Metric, Numbers
-from headrace.vitals.rounds import one
 
 log = logging.getLogger(__name__)
 
 OWNERSHIP_S = 3.0  # another process takes over this long after the owner's last call
-LONGEST_PAUSE_S = 1.0  # between two calls of the owner; a job enqueued in between may be due sooner
-SHORTEST_PAUSE_S = 0.01  # while there is more to do than one call handles
-LONGEST_BACKOFF_S = 10.0
+MAX_PAUSE_S = 1.0  # between two calls of the owner; a job enqueued in between may be due sooner
+MIN_PAUSE_S = 0.01  # while there is more to do than one call handles
+MAX_BACKOFF_S = 10.0
 REFUSED_PAUSE_S = 60.0  # if the Valkey user of this process is not permitted to maintain
 BATCH = 1000  # jobs of each kind in one call
 TICK_MS = 5000
-REPAIRS = 10  # queues repaired after one call
+MAX_REPAIRS = 10  # queues repaired after one call
 TIMEOUT_S = 5.0
 CLUSTER_RETRIES = 1  # the loops below retry failed calls
 COUNT_EVERY_S = 10.0
 STOP_S = 5.0
 
-OWNED = Metric("headrace_maintenance_shards", "gauge", "Shards of which this process is the maintenance owner.")
-RUNS = Metric("headrace_maintenance_runs_total", "counter", "Maintenance calls made as owner of a shard.")
-FAILURES = Metric(
+OWNED = MetricDeclaration(
+    "headrace_maintenance_shards", "gauge", "Shards of which this process is the maintenance owner."
+)
+RUNS = MetricDeclaration("headrace_maintenance_runs_total", "counter", "Maintenance calls made as owner of a shard.")
+FAILURES = MetricDeclaration(
     "headrace_maintenance_failures_total", "counter", "Maintenance calls that failed, by shard.", ("shard",)
 )
-JOBS = Metric(
+JOBS = MetricDeclaration(
     "headrace_maintenance_jobs_total",
     "counter",
     "Jobs handled by maintenance: removed after their TTL (expire), returned after their lease expired (reclaim; jobs "
     "at their last attempt are buried), or made ready when due (release).",
     ("op",),
 )
-REPAIRED = Metric(
+REPAIRED = MetricDeclaration(
     "headrace_maintenance_repaired_total", "counter", "Queues whose counters were repaired after a script failed."
 )
-QUARANTINED = Metric(
+QUARANTINED = MetricDeclaration(
     "headrace_maintenance_quarantined_total",
     "counter",
     "Malformed entries that maintenance removed from a shard's indexes.",
@@ -73,7 +75,7 @@ class Maintenance:
     """Maintenance of all shards. Connects at the first run, and retries while a server is unavailable."""
 
     def __init__(self, url: str, stubs: Stubs, name: str | None = None) -> None:
-        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{new_job_id()[-6:]}"
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{make_job_id()[-6:]}"
         self._url = url
         self._stubs = stubs
         self._client: Valkey | None = None
@@ -81,14 +83,14 @@ class Maintenance:
         self._owned: set[int] = set()
         self._failures: dict[int, int] = {}  # consecutive failures, by shard
         self._is_refused = False  # the Valkey user of this process is not permitted to maintain
-        self._runs = Numbers(RUNS, ())
-        self._failed = Numbers(FAILURES)
-        self._repaired = Numbers(REPAIRED, ())
-        self._quarantined = Numbers(QUARANTINED)
-        self._jobs = Numbers(JOBS, ("expire",), ("reclaim",), ("release",))
+        self._runs = MetricValues(RUNS, ())
+        self._failed = MetricValues(FAILURES)
+        self._repaired = MetricValues(REPAIRED, ())
+        self._quarantined = MetricValues(QUARANTINED)
+        self._jobs = MetricValues(JOBS, ("expire",), ("reclaim",), ("release",))
 
     @contextmanager
-    def running(self) -> Generator[None]:
+    def run_in_background(self) -> Generator[None]:
         """Run maintenance in a background thread until the block ends."""
         stop = Event()
         thread = Thread(target=self.run_forever, args=[stop], name="maintenance", daemon=True)
@@ -124,26 +126,26 @@ class Maintenance:
         """Maintain one shard, if no other process owns it. Return the seconds until the next call."""
         call = self._stubs.maintain(shard, self.name, int(OWNERSHIP_S * 1000), BATCH, TICK_MS)
         try:
-            answer = run(self._connected(), call)
+            answer = run(self._get_client(), call)
         except NotPermitted as error:
-            return self._leave_to_others(error)
+            return self._record_refusal(error)
         except Exception as error:  # any error: if the thread ended, so would the shard's maintenance
-            return self._count_failure(shard, error)
-        self._count(shard, answer)
+            return self._record_failure(shard, error)
+        self._record_result(shard, answer)
         if answer.to_repair:
             self._repair(shard)
         if answer.quarantined:
             self._report_quarantined(shard, answer.quarantined)
         if not answer.is_owner:
-            return answer.again_ms / 1000
-        return min(max(answer.again_ms / 1000, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
+            return answer.next_call_ms / 1000
+        return min(max(answer.next_call_ms / 1000, MIN_PAUSE_S), MAX_PAUSE_S)
 
     def _report_quarantined(self, shard: int, count: int) -> None:
         """Count and log the malformed entries that the last call removed."""
         self._quarantined.add(count, str(shard))
         try:
-            with available():
-                newest: Any = self._connected().zrevrange(keys.quarantine(shard), 0, count - 1)
+            with translate_errors():
+                newest: Any = self._get_client().zrevrange(keys.quarantine(shard), 0, count - 1)
         except (HeadraceError, ScriptError) as error:
             newest = [f"{count} entries ({error})".encode()]
         for entry in newest:
@@ -156,10 +158,10 @@ class Maintenance:
 
     def _repair(self, shard: int) -> None:
         """Repair the queues of a shard that a failed script left half changed."""
-        left = REPAIRS
+        left = MAX_REPAIRS
         try:
             while left:
-                repaired = run(self._connected(), self._stubs.repair(shard))
+                repaired = run(self._get_client(), self._stubs.repair(shard))
                 self._repaired.add(1 if repaired.queue else 0)
                 log.warning(
                     "repaired the counters of queue %s of shard %d after a script failed",
@@ -167,12 +169,12 @@ class Maintenance:
                     shard,
                     extra={"action": "queue_repaired"},
                 )
-                left = min(left - 1, repaired.left)
+                left = min(left - 1, repaired.remaining)
         except Exception as error:  # the repair is retried with the next call
             log.warning("could not repair a queue of shard %d: %s", shard, error, extra={"action": "repair_failed"})
 
-    def families(self) -> Families:
-        yield one(OWNED, len(self._owned))
+    def families(self) -> MetricFamilies:
+        yield single_value_family(OWNED, len(self._owned))
         yield self._runs.read()
         yield self._failed.read()
         yield self._jobs.read()
@@ -183,7 +185,7 @@ class Maintenance:
         while not stop.wait(self.maintain(shard)):
             pass
 
-    def _connected(self) -> Valkey:
+    def _get_client(self) -> Valkey:
         with self._connecting:
             if self._client is None:
                 self._client = connect(self._url, TIMEOUT_S, CLUSTER_RETRIES)
@@ -193,15 +195,15 @@ class Maintenance:
         """Return the number of shards stored in Valkey; the configured number if none is stored or Valkey is
         unavailable."""
         try:
-            with available():
-                stored = self._connected().get(keys.SHARDS)
+            with translate_errors():
+                stored = self._get_client().get(keys.SHARDS)
         except (HeadraceError, ScriptError) as error:
             log.debug("number of shards unknown, using the configured one: %s", error)
             return self._stubs.shards
         assert stored is None or isinstance(stored, bytes)
         return self._stubs.shards if stored is None else int(stored)
 
-    def _count(self, shard: int, answer: Maintained) -> None:
+    def _record_result(self, shard: int, answer: MaintainResult) -> None:
         if self._failures.pop(shard, 0):
             log.info("maintenance of shard %d recovered", shard, extra={"action": "maintenance_recovered"})
         if not answer.is_owner:
@@ -212,14 +214,14 @@ class Maintenance:
         for op, count in (("expire", answer.expired), ("reclaim", answer.reclaimed), ("release", answer.released)):
             self._jobs.add(count, op)
 
-    def _leave_to_others(self, error: NotPermitted) -> float:
+    def _record_refusal(self, error: NotPermitted) -> float:
         """Log once that the user is not permitted to maintain. Return the seconds until the next attempt."""
         if not self._is_refused:
             log.info("leaving maintenance to other processes: %s", error, extra={"action": "maintenance_not_permitted"})
         self._is_refused = True
         return REFUSED_PAUSE_S
 
-    def _count_failure(self, shard: int, error: Exception) -> float:
+    def _record_failure(self, shard: int, error: Exception) -> float:
         """Count a failed call, and log the first of several. Return the seconds to wait: 1, 2, 4, … up to
         MAX_BACKOFF_S."""
         self._owned.discard(shard)
@@ -229,4 +231,4 @@ class Maintenance:
             log.warning(
                 "could not maintain shard %d, retrying: %s", shard, error, extra={"action": "maintenance_failed"}
             )
-        return min(LONGEST_BACKOFF_S, 2.0 ** min(failures - 1, 10))
+        return min(MAX_BACKOFF_S, 2.0 ** min(failures - 1, 10))

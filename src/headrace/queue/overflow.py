@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from headrace.model.job import JobInfo, JobState, NewJob
 from headrace.model.names import EnvRef, QueueRef
-from headrace.queue.scripts import DeadFilter, Enqueued
+from headrace.queue.scripts import DeadFilter, EnqueueResult
 
 
 class EpochClosed(Exception):
@@ -41,7 +41,7 @@ class Overflow(Protocol):
         """Return the delay (ms) from which jobs wait in this tier and not in Valkey."""
         ...
 
-    def spill(self, ref: QueueRef, jobs: Sequence[SpillJob], told: Enqueued) -> Sequence[bool]:
+    def spill(self, ref: QueueRef, jobs: Sequence[SpillJob], reply: EnqueueResult) -> Sequence[bool]:
         """Store all jobs, or none. Return for each whether it was stored; False: a job with that id already waits here.
 
         Raises EpochClosed, ColdFull, DatabaseUnavailable, DatabaseFull."""
@@ -59,7 +59,7 @@ class Overflow(Protocol):
         """Redrive dead jobs of both tiers. Return how many."""
         ...
 
-    def remove_dead(self, ref: QueueRef, which: DeadFilter, most: int | None) -> int:
+    def remove_dead(self, ref: QueueRef, which: DeadFilter, limit: int | None) -> int:
         """Delete up to `limit` dead jobs of both tiers (None: all). Return how many."""
         ...
 

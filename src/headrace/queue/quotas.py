@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from headrace.model.names import EnvRef
-from headrace.model.quotas import DEFAULT as NO_TENANT
-from headrace.model.quotas import IN_VALKEY, Quota, TenantRef, Values
+from headrace.model.quotas import DEFAULT_TENANT as NO_TENANT
+from headrace.model.quotas import VALKEY_QUOTAS, Quota, QuotaValues, TenantRef
 from headrace.queue import keys
-from headrace.valkey.connect import Valkey, available, node_of
+from headrace.valkey.connect import Valkey, find_node, translate_errors
 
 NONE, DEFAULT = "-", "="
 MEASURED = (Quota.WARM_JOBS, Quota.WARM_BYTES, Quota.QUEUES, Quota.RUNNING)
@@ -33,23 +33,23 @@ REFUSED = "refused:"
 SHARED, SHARED_BYTES = "shared", "shared_bytes"
 
 
-def pack_quotas(values: Values, missing: str = DEFAULT) -> str:
+def pack_quotas(values: QuotaValues, missing: str = DEFAULT) -> str:
     """Return the packed words of quota values; `missing` is the word of a quota without a value."""
-    return " ".join(missing if name not in values else _word(values[name]) for name in IN_VALKEY)
+    return " ".join(missing if name not in values else _format_value(values[name]) for name in VALKEY_QUOTAS)
 
 
-def _word(value: int | None) -> str:
+def _format_value(value: int | None) -> str:
     return NONE if value is None else str(value)
 
 
-def shared_fields(quotas: Mapping[TenantRef, Values]) -> dict[str, str]:
+def build_shared_fields(quotas: Mapping[TenantRef, QuotaValues]) -> dict[str, str]:
     """Return the fields of a shard's meta for all quotas that are set: defaults, and the shared quotas of projects and
     organisations."""
     fields: dict[str, str] = {}
-    if default := {name: value for name, value in quotas.get(NO_TENANT, {}).items() if name in IN_VALKEY}:
+    if default := {name: value for name, value in quotas.get(NO_TENANT, {}).items() if name in VALKEY_QUOTAS}:
         fields["quota"] = pack_quotas(default, NONE)
     for tenant, values in quotas.items():
-        names = [name for name in IN_VALKEY if values.get(name) is not None]
+        names = [name for name in VALKEY_QUOTAS if values.get(name) is not None]
         if names and tenant.level in ("organisation", "project"):
             part = ":".join(keys.encode(name) for name in (tenant.org, tenant.project) if name)
             fields[f"{SHARED}:{part}"] = " ".join(names)
@@ -78,7 +78,7 @@ def store_shared(client: Valkey, shard: int, before: Mapping[str, str], fields: 
 
 
 @dataclass(frozen=True)
-class WarmUse:
+class WarmUsage:
     """Usage of the quotas that Valkey enforces by one environment, summed from its queues."""
 
     used: Mapping[str, int]  # for each of MEASURED
@@ -86,10 +86,10 @@ class WarmUse:
     share: Mapping[str, int]  # quota of its project or organisation → its share
 
 
-def read_warm_use(client: Valkey, shards: int, envs: Sequence[EnvRef]) -> list[WarmUse]:
+def read_warm_usage(client: Valkey, shards: int, envs: Sequence[EnvRef]) -> list[WarmUsage]:
     """Return the usage of each environment, summed from its queues."""
     names: list[Any] = []
-    with available():
+    with translate_errors():
         pipeline = client.pipeline(transaction=False)
         for env in envs:
             pipeline.smembers(keys.env_names(env.shard(shards), env))
@@ -102,15 +102,15 @@ def read_warm_use(client: Valkey, shards: int, envs: Sequence[EnvRef]) -> list[W
                 key = f"{keys.prefix(shard)}q:{keys.env_part(env)}:{queue.decode()}"
                 pipeline.hmget(key, "ready", "warm_scheduled", "running", "warm_bytes")
         answers: list[Any] = pipeline.execute()
-    usage: list[WarmUse] = []
+    usage: list[WarmUsage] = []
     for queues in names:
         fields, *rows = answers[: 1 + len(queues)]
         del answers[: 1 + len(queues)]
-        usage.append(_use(fields, [[int(value or 0) for value in row] for row in rows]))
+        usage.append(_sum_usage(fields, [[int(value or 0) for value in row] for row in rows]))
     return usage
 
 
-def _use(fields: dict[bytes, bytes], rows: list[list[int]]) -> WarmUse:
+def _sum_usage(fields: dict[bytes, bytes], rows: list[list[int]]) -> WarmUsage:
     refused = {
         name.decode().removeprefix(REFUSED): int(count)
         for name, count in fields.items()
@@ -119,11 +119,11 @@ def _use(fields: dict[bytes, bytes], rows: list[list[int]]) -> WarmUse:
     share = _parse_share(fields.get(b"share", b"").decode().split())
     jobs = sum(ready + scheduled + running for ready, scheduled, running, _ in rows)
     numbers = (jobs, sum(size for *_, size in rows), len(rows), sum(row[2] for row in rows))
-    return WarmUse(dict(zip(MEASURED, numbers, strict=True)), refused, share)
+    return WarmUsage(dict(zip(MEASURED, numbers, strict=True)), refused, share)
 
 
 @dataclass(frozen=True)
-class EnvironmentUse:
+class EnvironmentUsage:
     """Usage of an environment as counted in its hash. Scripts of older clients do not count it."""
 
     used: Mapping[str, int]  # for each of MEASURED
@@ -134,44 +134,44 @@ class EnvironmentUse:
     needed_bytes: int  # for a job that waits in PostgreSQL because it is larger than the share; 0: there is none
 
 
-RECENT_MS = 2000
-NEED_MS = 30_000
+ENQUEUING_WITHIN_MS = 2000
+NEED_VALID_MS = 30_000
 """How long `share_need` is valid: the mover renews it within that time."""
 
 
 ENVIRONMENT_FIELDS = ("jobs", "bytes", "running", "share", "rate_at", "depth", "share_need")
 
 
-def read_environment_use(client: Valkey, shard: int, envs: Sequence[EnvRef]) -> dict[EnvRef, EnvironmentUse]:
+def read_environment_usage(client: Valkey, shard: int, envs: Sequence[EnvRef]) -> dict[EnvRef, EnvironmentUsage]:
     """Return the usage of environments of one shard, read in one round trip."""
-    clock: Any = node_of(client, keys.meta(shard)).time()
+    clock: Any = find_node(client, keys.meta(shard)).time()
     now_ms = clock[0] * 1000
     pipeline = client.pipeline(transaction=False)
     for env in envs:
         pipeline.hmget(keys.env(shard, env), *ENVIRONMENT_FIELDS)
         pipeline.scard(keys.env_names(shard, env))
     answers: list[Any] = pipeline.execute()
-    usage: dict[EnvRef, EnvironmentUse] = {}
+    usage: dict[EnvRef, EnvironmentUsage] = {}
     for env, values, queues in zip(envs, answers[::2], answers[1::2], strict=True):
         jobs, size, running, share, rate_at, depth, need = values
         numbers = (int(jobs or 0), int(size or 0), queues, int(running or 0))
-        words = (share or b"").decode().split()[: len(IN_VALKEY)]
-        is_enqueuing = float(rate_at or 0) > now_ms - RECENT_MS
+        words = (share or b"").decode().split()[: len(VALKEY_QUOTAS)]
+        is_enqueuing = float(rate_at or 0) > now_ms - ENQUEUING_WITHIN_MS
         used = {str(name): number for name, number in zip(MEASURED, numbers, strict=True)}
         needed_bytes, needed_at = (int(word) for word in (need or b"0 0").split())
-        if needed_at < now_ms - NEED_MS:
+        if needed_at < now_ms - NEED_VALID_MS:
             needed_bytes = 0
-        usage[env] = EnvironmentUse(used, words, _parse_share(words), is_enqueuing, int(depth or 0), needed_bytes)
+        usage[env] = EnvironmentUsage(used, words, _parse_share(words), is_enqueuing, int(depth or 0), needed_bytes)
     return usage
 
 
 def _parse_share(words: Sequence[str]) -> dict[str, int]:
-    return {str(name): int(word) for name, word in zip(IN_VALKEY, words, strict=False) if word != NONE}
+    return {str(name): int(word) for name, word in zip(VALKEY_QUOTAS, words, strict=False) if word != NONE}
 
 
 def count_refusal(client: Valkey, shards: int, env: EnvRef, quota: str) -> None:
     """Count a refusal by a quota that is enforced outside of Valkey. Not counted for an environment without queues."""
     key = keys.env(env.shard(shards), env)
-    with available():
+    with translate_errors():
         if client.hexists(key, "depth"):
             client.hincrby(key, f"{REFUSED}{quota}", 1)

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from headrace.errors import NotPermitted
-from headrace.model.job import LeasedJob, new_job_id
+from headrace.model.job import LeasedJob, make_job_id
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.tasks import Tasks
-from headrace.valkey.connect import AsyncValkey, Valkey, available
+from headrace.valkey.connect import AsyncValkey, Valkey, translate_errors
 
 STALE_MS = 30_000
 
-MOST_SERVED = 200
+MAX_SERVED = 200
 """Maximum number of (environment, task) pairs that a worker reports as served. The oldest are dropped."""
 
 
@@ -41,7 +41,7 @@ class ReportedTask:
 
 
 @dataclass(frozen=True)
-class Workers:
+class LiveWorkers:
     """Running tasks and plugins of all workers that reported. Plugins are per environment: workers of two tenants may
     have tasks of the same name."""
 
@@ -49,20 +49,20 @@ class Workers:
     plugins: Mapping[tuple[EnvRef, str], frozenset[str]]  # (environment, task) → plugins of workers that ran it
 
 
-class Registry:
+class WorkerRegistration:
     """The entry of one worker in the registry."""
 
     def __init__(self, client: AsyncValkey, name: str | None = None) -> None:
-        self.worker_id = name or f"{socket.gethostname()}-{os.getpid()}-{new_job_id()[-6:]}"
+        self.worker_id = name or f"{socket.gethostname()}-{os.getpid()}-{make_job_id()[-6:]}"
         self._client = client
         self._served: dict[tuple[str, str, str, str], None] = {}
 
-    def note_served(self, job: LeasedJob) -> None:
+    def record_served(self, job: LeasedJob) -> None:
         """Record that this worker runs the task of a job for its environment."""
         pair = (job.queue.org, job.queue.project, job.queue.env, job.task)
         if pair not in self._served:
             self._served[pair] = None
-            if len(self._served) > MOST_SERVED:
+            if len(self._served) > MAX_SERVED:
                 del self._served[next(iter(self._served))]
 
     async def report(self, tasks: Tasks, running: Iterable[RunningTask]) -> None:
@@ -70,50 +70,52 @@ class Registry:
             "plugin": tasks.plugin,
             "tasks": tasks.names(),
             "served": list(self._served),
-            "running": [[*_names(task.job.queue), task.job.id, task.job.task, task.started_at_ms] for task in running],
+            "running": [
+                [*_name_fields(task.job.queue), task.job.id, task.job.task, task.started_at_ms] for task in running
+            ],
         }
-        with available():
+        with translate_errors():
             await self._client.set(keys.worker(self.worker_id), json.dumps(entry), px=STALE_MS)
             await self._client.zadd(keys.WORKERS, {self.worker_id: time.time_ns() // 1_000_000})
 
-    async def leave(self) -> None:
-        with available():
+    async def deregister(self) -> None:
+        with translate_errors():
             await self._client.delete(keys.worker(self.worker_id))
             await self._client.zrem(keys.WORKERS, self.worker_id)
 
 
-def read_workers(client: Valkey) -> Workers:
+def read_workers(client: Valkey) -> LiveWorkers:
     """Return running tasks and plugins of the workers that reported within the last 30 seconds, by the server's clock.
     A malformed entry is skipped, so that one broken worker does not hide the others."""
     running: list[ReportedTask] = []
     plugins: dict[tuple[EnvRef, str], set[str]] = {}
     expired: list[bytes] = []
-    with available():
+    with translate_errors():
         for name in cast(list[bytes], client.zrange(keys.WORKERS, 0, -1)):
             raw = client.get(keys.worker(name.decode()))
             if raw is None:
                 expired.append(name)
                 continue
-            entry = _entry(raw)
-            tasks = [task for fields in entry["running"] if (task := _task(fields, name.decode()))]
+            entry = _parse_entry(raw)
+            tasks = [task for fields in entry["running"] if (task := _parse_task(fields, name.decode()))]
             running += tasks
             if entry["plugin"]:
-                for pair in _served(entry, tasks):
+                for pair in _list_served(entry, tasks):
                     plugins.setdefault(pair, set()).add(entry["plugin"])
         if expired:  # a worker that has returned meanwhile adds itself again with its next report
             try:
-                with available():
+                with translate_errors():
                     client.zrem(keys.WORKERS, *expired)
             except NotPermitted:
                 pass  # the user may only read; another process removes them
-    return Workers(running, {pair: frozenset(names) for pair, names in plugins.items()})
+    return LiveWorkers(running, {pair: frozenset(names) for pair, names in plugins.items()})
 
 
-def _names(ref: QueueRef) -> tuple[str, str, str, str]:
+def _name_fields(ref: QueueRef) -> tuple[str, str, str, str]:
     return ref.org, ref.project, ref.env, ref.queue
 
 
-def _task(fields: Any, worker: str) -> ReportedTask | None:
+def _parse_task(fields: Any, worker: str) -> ReportedTask | None:
     """Return a reported task, or None if the fields are malformed."""
     match fields:
         case [str(org), str(project), str(env), str(queue), str(job_id), str(task), int(started_at_ms)]:
@@ -122,7 +124,7 @@ def _task(fields: Any, worker: str) -> ReportedTask | None:
             return None
 
 
-def _served(entry: dict[str, Any], running: Iterable[ReportedTask]) -> Iterator[tuple[EnvRef, str]]:
+def _list_served(entry: dict[str, Any], running: Iterable[ReportedTask]) -> Iterator[tuple[EnvRef, str]]:
     """Yield the environments and tasks that a worker has served. Older workers report only running tasks."""
     provided = set(map(str, entry["tasks"]))
     for task in running:
@@ -136,7 +138,7 @@ def _served(entry: dict[str, Any], running: Iterable[ReportedTask]) -> Iterator[
                 pass
 
 
-def _entry(raw: Any) -> dict[str, Any]:
+def _parse_entry(raw: Any) -> dict[str, Any]:
     try:
         entry: Any = json.loads(raw)
         fields = {"plugin": str(entry["plugin"]), "tasks": list(entry["tasks"]), "running": list(entry["running"])}

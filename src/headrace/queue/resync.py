@@ -22,6 +22,6 @@ def resync_shard(client: Valkey, stubs: Stubs, shard: int) -> int:
     cursor = events = 0
     while True:
         page = run(client, stubs.resync(shard, cursor, PAGE))
-        cursor, events = page.cursor, events + page.told
+        cursor, events = page.cursor, events + page.events
         if cursor == 0:
             return events

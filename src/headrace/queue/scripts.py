@@ -9,11 +9,11 @@ from importlib.resources import files
 from secrets import token_hex
 from typing import Any, TypeVar
 
-from headrace.model.event import lua_pack
+from headrace.model.event import generate_event_lua
 from headrace.model.job import JobInfo, JobState, LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
-from headrace.valkey.scripts import Arg, Call, Script, load_script
+from headrace.valkey.scripts import Arg, Script, ScriptCall, load_script
 
 T = TypeVar("T")
 
@@ -28,11 +28,11 @@ SCRIPTS = (
 @cache
 def script(name: str) -> Script:
     folder = files("headrace.queue") / "lua"
-    return load_script(folder, name, preamble=lua_pack(), finds_keys=True, on_failure="failure")
+    return load_script(folder, name, preamble=generate_event_lua(), finds_keys=True, on_failure="failure")
 
 
 @dataclass(frozen=True)
-class Caps:
+class WarmCaps:
     """Limits of waiting, scheduled and running jobs in Valkey."""
 
     items: int = 5000  # jobs of one queue
@@ -40,12 +40,12 @@ class Caps:
     shard_bytes: int = 2**30  # payload bytes of one shard; 0: no limit
 
 
-DEFAULT_CAPS = Caps()
+DEFAULT_CAPS = WarmCaps()
 DEAD_BYTES = 8 * 2**20  # payload bytes of one page of dead jobs
 
 
 @dataclass(frozen=True)
-class Enqueued:
+class EnqueueResult:
     """Result of an enqueue."""
 
     valkey_epoch: int  # when the queue's state in Valkey was created
@@ -54,7 +54,7 @@ class Enqueued:
     answers: Sequence[int]  # for each job one of the codes below
     postgres_id: str = ""  # id of the PostgreSQL where jobs of the shard wait; empty: not known yet
 
-    KNOWN, ACCEPTED, SPILL, SEND_WHOLE = 0, 1, 2, 3
+    DUPLICATE, ACCEPTED, SPILL, SEND_BODY = 0, 1, 2, 3
 
     @property
     def accepted(self) -> list[bool]:
@@ -62,17 +62,17 @@ class Enqueued:
 
 
 @dataclass(frozen=True)
-class Room:
+class RefillState:
     """State of a queue's warm tier that the mover reads before it moves rows."""
 
     now_ms: float
     valkey_epoch: int  # 0: the queue does not exist in Valkey
-    cold: bool
+    cold_mode: bool
     cold_epoch: int
     items: int  # jobs that still fit
     bytes: int  # bytes that still fit
-    refill: bool  # less than 90 % full
-    leave: bool  # at most 80 % full: cold mode may end
+    needs_refill: bool  # less than 90 % full
+    may_leave_cold: bool  # at most 80 % full: cold mode may end
     placed: int  # number of rows that were placed and may still be in PostgreSQL
     unconfirmed: Sequence[PlacedRow] = ()  # these rows, if requested with `name_placed`
 
@@ -105,7 +105,7 @@ class ColdRow:
 
 
 @dataclass(frozen=True)
-class Refilled:
+class RefillResult:
     valkey_epoch: int
     answers: Sequence[int]  # one of the codes below per row; shorter than the rows if the last ones did not fit
 
@@ -113,7 +113,7 @@ class Refilled:
 
 
 @dataclass(frozen=True)
-class ColdNumbers:
+class ColdCounters:
     """Counters of a queue in PostgreSQL. Totals count from the queue's epoch in Valkey."""
 
     valkey_epoch: int
@@ -131,12 +131,12 @@ class ColdNumbers:
 
 
 @dataclass(frozen=True)
-class Settled:
+class ColdSyncResult:
     code: int
     valkey_epoch: int
     known_version: int
 
-    OUTDATED, TAKEN, DRIFTED, OTHER_EPOCH = 0, 1, 2, 3
+    OUTDATED, APPLIED, DRIFTED, OTHER_EPOCH = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -167,11 +167,11 @@ class DeadRow:
 
 
 @dataclass(frozen=True)
-class Maintained:
+class MaintainResult:
     """Result of a maintenance call."""
 
     is_owner: bool  # False: another process is the owner, and nothing was done
-    again_ms: int  # until the next call; 0: at once
+    next_call_ms: int  # until the next call; 0: at once
     expired: int = 0
     reclaimed: int = 0
     released: int = 0
@@ -181,22 +181,22 @@ class Maintained:
 
 
 @dataclass(frozen=True)
-class Repaired:
+class RepairResult:
     queue: str  # key part of the repaired queue; empty: no queue needed repair
-    left: int  # queues that still need repair
+    remaining: int  # queues that still need repair
 
 
 @dataclass(frozen=True)
-class Redriven:
+class RedriveResult:
     moved: int
-    looked_at: int
+    examined: int
     remaining: int = 0  # examined jobs that match but exceed the caps
 
 
 @dataclass(frozen=True)
-class Resynced:
+class ResyncResult:
     cursor: int  # for the next call; 0: all queues are done
-    told: int
+    events: int
 
 
 @dataclass(frozen=True)
@@ -216,9 +216,9 @@ class Stubs:
 
     shards: int
     stream_maxlen: int
-    caps: Caps = DEFAULT_CAPS
+    caps: WarmCaps = DEFAULT_CAPS
 
-    def shard_of(self, ref: QueueRef | EnvRef) -> int:
+    def find_shard(self, ref: QueueRef | EnvRef) -> int:
         return (ref.environment if isinstance(ref, QueueRef) else ref).shard(self.shards)
 
     # Producers
@@ -230,261 +230,275 @@ class Stubs:
         far_ms: int | None = None,
         cold_epoch: int = 0,
         *,
-        whole: bool = True,
+        with_bodies: bool = True,
         counted: bool = False,
-    ) -> Call[Enqueued]:
+    ) -> ScriptCall[EnqueueResult]:
         """Enqueue jobs. With `far_ms`, jobs that do not fit or are delayed by at least that long are answered `SPILL`;
         with None (no PostgreSQL) the call is refused if they do not fit.
 
         With `with_bodies=False` only ids, sizes and delays are sent, and jobs that belong in Valkey are answered
         `SEND_BODY`. With `counted=True` the enqueue rate does not count these jobs, because an earlier call did."""
-        shard = self.shard_of(ref)
-        args: list[Arg] = [*_named(ref), *self._caps(), "" if far_ms is None else far_ms, cold_epoch]
-        args += (int(whole), int(counted))
+        shard = self.find_shard(ref)
+        args: list[Arg] = [*_queue_args(ref), *self._caps_args(), "" if far_ms is None else far_ms, cold_epoch]
+        args += (int(with_bodies), int(counted))
         for job in jobs:
             args += (keys.encode(job.id), len(job.payload), job.delay_ms)
-            if whole:
-                args += (body_of(job.id, job), job.priority, job.ttl_ms or 0, job.max_attempts)
-        return self._call("enqueue", shard, keys.queue(shard, ref), args, _enqueued)
+            if with_bodies:
+                args += (encode_body(job.id, job), job.priority, job.ttl_ms or 0, job.max_attempts)
+        return self._call("enqueue", shard, keys.queue(shard, ref), args, _parse_enqueue)
 
-    def cancel(self, env: EnvRef, job_id: str) -> Call[JobState | None]:
+    def cancel(self, env: EnvRef, job_id: str) -> ScriptCall[JobState | None]:
         """Cancel a job if it is ready or scheduled. Return the state it was in; None if there is no such job."""
-        shard = self.shard_of(env)
+        shard = self.find_shard(env)
         args = [keys.job_part(env, job_id)]
-        return self._call("cancel", shard, keys.job(shard, env, job_id), args, _state)
+        return self._call("cancel", shard, keys.job(shard, env, job_id), args, _parse_state)
 
-    def get(self, env: EnvRef, job_id: str) -> Call[JobInfo | None]:
-        shard = self.shard_of(env)
+    def get(self, env: EnvRef, job_id: str) -> ScriptCall[JobInfo | None]:
+        shard = self.find_shard(env)
         both = [keys.job(shard, env, job_id), keys.body(shard, env, job_id)]
-        return Call(script("get"), both, [], lambda answer: _info(env, job_id, *answer))
+        return ScriptCall(script("get"), both, [], lambda answer: _parse_job_info(env, job_id, *answer))
 
     # Workers
 
     def dequeue(
         self, shard: int, n: int, lease_ms: int, queues: Iterable[str] = (), *, look: str = ""
-    ) -> Call[list[LeasedJob]]:
+    ) -> ScriptCall[list[LeasedJob]]:
         """Lease up to n jobs of the queues with these names, in every environment; of all queues if none is given.
 
         With `look` "0" or "1" the call is refused (SettingsNotRestored) if settings were not restored on this server;
         "1" also checks that it is still the same server."""
         nonce = token_hex(4)  # unique per call: no two leases share a token, even within one process
-        return self._of_shard("dequeue", shard, [n, lease_ms, nonce, look, *map(keys.encode, queues)], _leased_jobs)
+        return self._call_for_shard(
+            "dequeue", shard, [n, lease_ms, nonce, look, *map(keys.encode, queues)], _parse_leased_jobs
+        )
 
-    def begin(self, shard: int, jobs: Iterable[LeasedJob]) -> Call[list[bool]]:
+    def begin(self, shard: int, jobs: Iterable[LeasedJob]) -> ScriptCall[list[bool]]:
         """Record that jobs start their last attempt. Return for each: True, or False if the lease was lost."""
-        return self._of_shard("begin", shard, _flat(map(_held, jobs)), _flags)
+        return self._call_for_shard("begin", shard, _flatten(map(_lease_args, jobs)), _parse_flags)
 
-    def extend(self, shard: int, jobs: Iterable[LeasedJob], lease_ms: int) -> Call[list[bool]]:
+    def extend(self, shard: int, jobs: Iterable[LeasedJob], lease_ms: int) -> ScriptCall[list[bool]]:
         """Extend leases. Return for each: True, or False if the lease was lost."""
-        return self._of_shard("extend", shard, [lease_ms, *_flat(map(_held, jobs))], _flags)
+        return self._call_for_shard("extend", shard, [lease_ms, *_flatten(map(_lease_args, jobs))], _parse_flags)
 
-    def ack(self, shard: int, done: Iterable[tuple[LeasedJob, int]], keep_ms: int = 0) -> Call[list[bool]]:
+    def ack(self, shard: int, done: Iterable[tuple[LeasedJob, int]], keep_ms: int = 0) -> ScriptCall[list[bool]]:
         """Acknowledge jobs, given as (job, run ms). Return for each: True, or False if the lease was lost. The ids stay
         known as done for `keep_ms`."""
-        args = _flat((*_held(job), run_ms) for job, run_ms in done)
-        return self._of_shard("ack", shard, [keep_ms, *args], _flags)
+        args = _flatten((*_lease_args(job), run_ms) for job, run_ms in done)
+        return self._call_for_shard("ack", shard, [keep_ms, *args], _parse_flags)
 
-    def nack(self, shard: int, failed: Iterable[tuple[LeasedJob, int, str]]) -> Call[list[int]]:
+    def nack(self, shard: int, failed: Iterable[tuple[LeasedJob, int, str]]) -> ScriptCall[list[int]]:
         """Report failed jobs, given as (job, retry delay ms, error). Return for each: 1 retried later, 2 buried, 0 the
         lease was lost."""
-        args = _flat((*_held(job), delay_ms, _told(error)) for job, delay_ms, error in failed)
-        return self._of_shard("nack", shard, args, list)
+        args = _flatten((*_lease_args(job), delay_ms, _encode_error(error)) for job, delay_ms, error in failed)
+        return self._call_for_shard("nack", shard, args, list)
 
-    def bury(self, shard: int, failed: Iterable[tuple[LeasedJob, str]]) -> Call[list[bool]]:
+    def bury(self, shard: int, failed: Iterable[tuple[LeasedJob, str]]) -> ScriptCall[list[bool]]:
         """Bury jobs, given as (job, error). Return for each: True, or False if the lease was lost."""
-        args = _flat((*_held(job), _told(error)) for job, error in failed)
-        return self._of_shard("bury", shard, args, _flags)
+        args = _flatten((*_lease_args(job), _encode_error(error)) for job, error in failed)
+        return self._call_for_shard("bury", shard, args, _parse_flags)
 
-    def giveback(self, shard: int, jobs: Iterable[LeasedJob]) -> Call[list[bool]]:
+    def requeue(self, shard: int, jobs: Iterable[LeasedJob]) -> ScriptCall[list[bool]]:
         """Return jobs to their queues without using an attempt. Return for each: True, or False if the lease was
         lost."""
-        return self._of_shard("requeue", shard, _flat(map(_held, jobs)), _flags)
+        return self._call_for_shard("requeue", shard, _flatten(map(_lease_args, jobs)), _parse_flags)
 
     # Maintenance
 
     def maintain(
         self, shard: int, caller: str, ownership_ms: int, at_most: int, tick_period_ms: int
-    ) -> Call[Maintained]:
+    ) -> ScriptCall[MaintainResult]:
         """Expire, reclaim and release up to `at_most` jobs each, and tick, unless another process is the owner."""
         args = [caller, ownership_ms, at_most, tick_period_ms]
-        return self._of_shard("maintain", shard, args, _maintained)
+        return self._call_for_shard("maintain", shard, args, _parse_maintain)
 
-    def repair(self, shard: int) -> Call[Repaired]:
+    def repair(self, shard: int) -> ScriptCall[RepairResult]:
         """Repair one queue that a failed script left half changed, if there is one."""
-        return self._of_shard("repair", shard, [], lambda answer: Repaired(answer[0].decode(), answer[1]))
+        return self._call_for_shard("repair", shard, [], lambda answer: RepairResult(answer[0].decode(), answer[1]))
 
-    def reclaim(self, shard: int, at_most: int) -> Call[int]:
-        return self._of_shard("reclaim", shard, [at_most], int)
+    def reclaim(self, shard: int, at_most: int) -> ScriptCall[int]:
+        return self._call_for_shard("reclaim", shard, [at_most], int)
 
-    def release(self, shard: int, at_most: int) -> Call[int]:
-        return self._of_shard("release", shard, [at_most], int)
+    def release(self, shard: int, at_most: int) -> ScriptCall[int]:
+        return self._call_for_shard("release", shard, [at_most], int)
 
-    def expire(self, shard: int, at_most: int) -> Call[int]:
-        return self._of_shard("expire", shard, [at_most], int)
+    def expire(self, shard: int, at_most: int) -> ScriptCall[int]:
+        return self._call_for_shard("expire", shard, [at_most], int)
 
-    def tick(self, shard: int, period_ms: int) -> Call[bool]:
-        return self._of_shard("tick", shard, [period_ms], bool)
+    def tick(self, shard: int, period_ms: int) -> ScriptCall[bool]:
+        return self._call_for_shard("tick", shard, [period_ms], bool)
 
     # Readers of the metric events
 
-    def resync(self, shard: int, cursor: int, about: int) -> Call[Resynced]:
+    def resync(self, shard: int, cursor: int, about: int) -> ScriptCall[ResyncResult]:
         """Write resync events of about this many queues. The first cursor is 0."""
-        return self._of_shard("resync", shard, [cursor, about], lambda answer: Resynced(int(answer[0]), answer[1]))
+        return self._call_for_shard(
+            "resync", shard, [cursor, about], lambda answer: ResyncResult(int(answer[0]), answer[1])
+        )
 
     # Movers
 
-    def elect(self, shard: int, name: str, lease_ms: int) -> Call[int]:
+    def elect(self, shard: int, name: str, lease_ms: int) -> ScriptCall[int]:
         """Acquire or renew the leadership of a shard. Return the fencing token, or 0 if another mover leads."""
-        return Call(script("elect"), [keys.mover(shard), keys.meta(shard)], [name, lease_ms], int)
+        return ScriptCall(script("elect"), [keys.mover(shard), keys.meta(shard)], [name, lease_ms], int)
 
-    def room(self, ref: QueueRef, *, name_placed: bool = False) -> Call[Room]:
-        return self._of_queue("read_refill_state", ref, [*_parts(ref), *self._caps(), int(name_placed)], _room)
+    def read_refill_state(self, ref: QueueRef, *, name_placed: bool = False) -> ScriptCall[RefillState]:
+        return self._call_for_queue(
+            "read_refill_state", ref, [*_key_parts(ref), *self._caps_args(), int(name_placed)], _parse_refill_state
+        )
 
     def refill(
         self, ref: QueueRef, token: int, until_ms: float, rows: Iterable[ColdRow], postgres_id: str = ""
-    ) -> Call[Refilled]:
+    ) -> ScriptCall[RefillResult]:
         """Place rows of PostgreSQL in Valkey. Refused after `until_ms`, by Valkey's clock, because the lock under which
         the rows were claimed may have ended by then."""
-        args: list[Arg] = [token, int(until_ms), *_named(ref), *self._caps(), postgres_id]
+        args: list[Arg] = [token, int(until_ms), *_queue_args(ref), *self._caps_args(), postgres_id]
         for row in rows:
-            args += (row.seq, keys.encode(row.job_id), body_of(row.job_id, row), row.size, row.enqueued_ms)
+            args += (row.seq, keys.encode(row.job_id), encode_body(row.job_id, row), row.size, row.enqueued_ms)
             args += (repr(row.due_ms), row.priority, "" if row.expires_ms is None else row.expires_ms)
             args += (row.max_attempts, int(row.delayed))
-        return self._of_queue("refill", ref, args, _refilled)
+        return self._call_for_queue("refill", ref, args, _parse_refill)
 
-    def settle(
-        self, ref: QueueRef, counters: ColdNumbers, gone: Iterable[int] = (), postgres_id: str = ""
-    ) -> Call[Settled]:
+    def sync_cold(
+        self, ref: QueueRef, counters: ColdCounters, deleted_rows: Iterable[int] = (), postgres_id: str = ""
+    ) -> ScriptCall[ColdSyncResult]:
         """Set the cold counters in Valkey to those of PostgreSQL. `deleted_rows` are rows whose deletion is
         committed."""
         state = (counters.valkey_epoch, counters.version, counters.epoch)
         gauges = (counters.waiting, counters.delayed, counters.bytes)
         totals = (counters.dead, counters.spilled, counters.expired, counters.cancelled, counters.redriven)
         oldest = "" if counters.oldest_ms is None else repr(counters.oldest_ms)
-        args: list[Arg] = [*_named(ref), self.caps.items, self.caps.bytes, *state, *gauges, *totals, oldest]
-        args += (postgres_id, *gone)
-        return self._of_queue("sync_cold", ref, args, lambda answer: Settled(*map(int, answer)))
+        args: list[Arg] = [*_queue_args(ref), self.caps.items, self.caps.bytes, *state, *gauges, *totals, oldest]
+        args += (postgres_id, *deleted_rows)
+        return self._call_for_queue("sync_cold", ref, args, lambda answer: ColdSyncResult(*map(int, answer)))
 
-    def reopen(self, ref: QueueRef, token: int, closed_epoch: int, next_epoch: int) -> Call[bool]:
-        return self._of_queue("leave_cold", ref, [token, *_parts(ref), closed_epoch, next_epoch], bool)
+    def leave_cold(self, ref: QueueRef, token: int, closed_epoch: int, next_epoch: int) -> ScriptCall[bool]:
+        return self._call_for_queue("leave_cold", ref, [token, *_key_parts(ref), closed_epoch, next_epoch], bool)
 
-    def dead(self, ref: QueueRef, at_most: int, at_most_bytes: int = DEAD_BYTES) -> Call[list[DeadRow]]:
+    def list_dead(self, ref: QueueRef, at_most: int, at_most_bytes: int = DEAD_BYTES) -> ScriptCall[list[DeadRow]]:
         """Return up to `at_most` dead jobs, oldest first; the page ends early once payloads reach `at_most_bytes`."""
-        shard = self.shard_of(ref)
-        args = [*_parts(ref), at_most, at_most_bytes]
-        return self._call("list_dead", shard, keys.dead(shard, ref), args, _dead_rows)
+        shard = self.find_shard(ref)
+        args = [*_key_parts(ref), at_most, at_most_bytes]
+        return self._call("list_dead", shard, keys.dead(shard, ref), args, _parse_dead_rows)
 
-    def forget(self, ref: QueueRef, rows: Iterable[DeadRow], keep_ms: int) -> Call[int]:
+    def drop_dead(self, ref: QueueRef, rows: Iterable[DeadRow], keep_ms: int) -> ScriptCall[int]:
         """Delete dead jobs that PostgreSQL has stored. Return how many. Their ids stay reserved for `keep_ms`."""
-        shard = self.shard_of(ref)
-        args = _flat((keys.encode(row.job_id), row.buried_ms) for row in rows)
-        return self._call("drop_dead", shard, keys.dead(shard, ref), [*_parts(ref), keep_ms, *args], int)
+        shard = self.find_shard(ref)
+        args = _flatten((keys.encode(row.job_id), row.buried_ms) for row in rows)
+        return self._call("drop_dead", shard, keys.dead(shard, ref), [*_key_parts(ref), keep_ms, *args], int)
 
     # Operators
 
-    def redrive(self, ref: QueueRef, which: DeadFilter, at_most: int, skip: int = 0) -> Call[Redriven | None]:
+    def redrive(
+        self, ref: QueueRef, which: DeadFilter, at_most: int, skip: int = 0
+    ) -> ScriptCall[RedriveResult | None]:
         """Redrive matching jobs among the `at_most` oldest dead jobs after the first `skip`. None: there is no such
         queue."""
-        return self._on_dead("redrive", ref, which, at_most, skip)
+        return self._call_on_dead("redrive", ref, which, at_most, skip)
 
-    def remove_dead(self, ref: QueueRef, which: DeadFilter, at_most: int, skip: int = 0) -> Call[Redriven | None]:
+    def remove_dead(
+        self, ref: QueueRef, which: DeadFilter, at_most: int, skip: int = 0
+    ) -> ScriptCall[RedriveResult | None]:
         """Delete matching dead jobs in Valkey. The result is that of `redrive`, with `moved` for deleted jobs."""
-        return self._on_dead("remove_dead", ref, which, at_most, skip)
+        return self._call_on_dead("remove_dead", ref, which, at_most, skip)
 
-    def _on_dead(self, name: str, ref: QueueRef, which: DeadFilter, at_most: int, skip: int) -> Call[Redriven | None]:
-        shard = self.shard_of(ref)
+    def _call_on_dead(
+        self, name: str, ref: QueueRef, which: DeadFilter, at_most: int, skip: int
+    ) -> ScriptCall[RedriveResult | None]:
+        shard = self.find_shard(ref)
         since = "-inf" if which.buried_from_ms is None else which.buried_from_ms
         until = "+inf" if which.buried_until_ms is None else which.buried_until_ms
-        args: list[Arg] = [*_parts(ref), at_most, skip, since, until, which.task, which.error, *self._caps()]
+        args: list[Arg] = [*_key_parts(ref), at_most, skip, since, until, which.task, which.error, *self._caps_args()]
         args += map(keys.encode, which.ids)
-        return self._call(name, shard, keys.dead(shard, ref), args, _redriven)
+        return self._call(name, shard, keys.dead(shard, ref), args, _parse_redrive)
 
-    def share(self, env: EnvRef, round_: int, words: Sequence[str]) -> Call[list[str] | None]:
+    def share(self, env: EnvRef, round_: int, words: Sequence[str]) -> ScriptCall[list[str] | None]:
         """Set an environment's share of the quotas of its project and organisation, but not below its current usage.
         Return the words in force (see queue/quotas.py); None if a later round has already set it."""
-        shard = self.shard_of(env)
+        shard = self.find_shard(env)
 
         def read(answer: list[Any]) -> list[str] | None:
             return [word.decode() for word in answer[1:]] if answer[0] else None
 
         return self._call("share", shard, keys.env(shard, env), [keys.env_part(env), round_, *words], read)
 
-    def settings(self, shard: int, restored_for: str = "") -> Call[SettingsState]:
+    def sync_settings_state(self, shard: int, restored_for: str = "") -> ScriptCall[SettingsState]:
         """Return whether settings were restored on this server. With `restored_for`, first record that they were
         restored for that life of the server."""
 
         def read(answer: list[bytes]) -> SettingsState:
             return SettingsState(*(part.decode() for part in answer))
 
-        return self._of_shard("sync_settings_state", shard, [restored_for], read)
+        return self._call_for_shard("sync_settings_state", shard, [restored_for], read)
 
-    def restore(self, ref: QueueRef | EnvRef, name: str, value: str | None) -> Call[bool]:
+    def restore_setting(self, ref: QueueRef | EnvRef, name: str, value: str | None) -> ScriptCall[bool]:
         """Set a field to its value in PostgreSQL. Creates a queue that does not exist in Valkey."""
-        shard = self.shard_of(ref)
+        shard = self.find_shard(ref)
         if isinstance(ref, QueueRef):
-            key, args = keys.queue(shard, ref), [*_named(ref)]
+            key, args = keys.queue(shard, ref), [*_queue_args(ref)]
         else:
             key, args = keys.env(shard, ref), [keys.env_part(ref), "", ref.org, ref.project, ref.env, ""]
         return self._call("restore_setting", shard, key, [*args, name, value or ""], bool)
 
-    def configure(self, ref: QueueRef | EnvRef, fields: Mapping[str, Arg | None]) -> Call[bool]:
+    def configure(self, ref: QueueRef | EnvRef, fields: Mapping[str, Arg | None]) -> ScriptCall[bool]:
         """Set fields of a queue or an environment; None removes a field. False: there is no such queue."""
-        shard = self.shard_of(ref)
+        shard = self.find_shard(ref)
         if isinstance(ref, QueueRef):
-            key, args = keys.queue(shard, ref), [*_parts(ref)]
+            key, args = keys.queue(shard, ref), [*_key_parts(ref)]
         else:
             key, args = keys.env(shard, ref), [keys.env_part(ref), ""]
-        pairs = _flat((name, "" if value is None else value) for name, value in fields.items())
+        pairs = _flatten((name, "" if value is None else value) for name, value in fields.items())
         return self._call("configure", shard, key, [*args, *pairs], bool)
 
-    def _caps(self) -> tuple[int, int, int]:
+    def _caps_args(self) -> tuple[int, int, int]:
         return self.caps.items, self.caps.bytes, self.caps.shard_bytes
 
-    def _of_queue(self, name: str, ref: QueueRef, args: Sequence[Arg], read: Callable[[Any], T]) -> Call[T]:
-        shard = self.shard_of(ref)
-        return self._call(name, shard, keys.queue(shard, ref), args, read)
+    def _call_for_queue(
+        self, name: str, ref: QueueRef, args: Sequence[Arg], parse: Callable[[Any], T]
+    ) -> ScriptCall[T]:
+        shard = self.find_shard(ref)
+        return self._call(name, shard, keys.queue(shard, ref), args, parse)
 
-    def _of_shard(self, name: str, shard: int, args: Sequence[Arg], read: Callable[[Any], T]) -> Call[T]:
-        return self._call(name, shard, keys.meta(shard), args, read)
+    def _call_for_shard(self, name: str, shard: int, args: Sequence[Arg], parse: Callable[[Any], T]) -> ScriptCall[T]:
+        return self._call(name, shard, keys.meta(shard), args, parse)
 
-    def _call(self, name: str, shard: int, key: str, args: Sequence[Arg], read: Callable[[Any], T]) -> Call[T]:
-        return Call(script(name), [key], [keys.prefix(shard), self.stream_maxlen, *args], read)
+    def _call(self, name: str, shard: int, key: str, args: Sequence[Arg], parse: Callable[[Any], T]) -> ScriptCall[T]:
+        return ScriptCall(script(name), [key], [keys.prefix(shard), self.stream_maxlen, *args], parse)
 
 
-def _parts(ref: QueueRef) -> tuple[str, str]:
+def _key_parts(ref: QueueRef) -> tuple[str, str]:
     return keys.env_part(ref.environment), keys.encode(ref.queue)
 
 
-def _named(ref: QueueRef) -> tuple[str, ...]:
-    return *_parts(ref), ref.org, ref.project, ref.env, ref.queue
+def _queue_args(ref: QueueRef) -> tuple[str, ...]:
+    return *_key_parts(ref), ref.org, ref.project, ref.env, ref.queue
 
 
-def _held(job: LeasedJob) -> tuple[Arg, ...]:
+def _lease_args(job: LeasedJob) -> tuple[Arg, ...]:
     return keys.env_part(job.queue.environment), keys.encode(job.id), job.lease
 
 
-def _told(error: str) -> bytes:
+def _encode_error(error: str) -> bytes:
     """Encode an error text as UTF-8, escaping lone surrogates, so that reporting a failure cannot fail."""
     return error.encode(errors="backslashreplace")
 
 
-def _flat(rows: Iterable[Iterable[Arg]]) -> list[Arg]:
+def _flatten(rows: Iterable[Iterable[Arg]]) -> list[Arg]:
     return [value for row in rows for value in row]
 
 
-def _flags(answer: list[int]) -> list[bool]:
+def _parse_flags(answer: list[int]) -> list[bool]:
     return [flag == 1 for flag in answer]
 
 
-def _state(answer: bytes | None) -> JobState | None:
+def _parse_state(answer: bytes | None) -> JobState | None:
     return None if answer is None else JobState(answer.decode())
 
 
-def _redriven(answer: list[int]) -> Redriven | None:
-    return Redriven(*answer) if answer else None
+def _parse_redrive(answer: list[int]) -> RedriveResult | None:
+    return RedriveResult(*answer) if answer else None
 
 
-def body_of(job_id: str, job: NewJob | ColdRow) -> bytes:
+def encode_body(job_id: str, job: NewJob | ColdRow) -> bytes:
     """Return the immutable part of a job: tab-separated header, newline, payload. Names contain no control
     characters, so the separators are unambiguous."""
     return "\t".join((job_id, job.task, job.flow, job.flow_type)).encode() + b"\n" + job.payload
@@ -496,32 +510,32 @@ def split_body(body: bytes) -> tuple[list[str], bytes]:
     return header.decode().split("\t"), payload
 
 
-def _maintained(answer: list[int]) -> Maintained:
+def _parse_maintain(answer: list[int]) -> MaintainResult:
     is_owner, again_ms, expired, reclaimed, released, ticked, to_repair, quarantined = answer
-    return Maintained(bool(is_owner), again_ms, expired, reclaimed, released, bool(ticked), to_repair, quarantined)
+    return MaintainResult(bool(is_owner), again_ms, expired, reclaimed, released, bool(ticked), to_repair, quarantined)
 
 
-def _enqueued(answer: list[Any]) -> Enqueued:
-    return Enqueued(int(answer[0]), answer[1], float(answer[2]), answer[3], answer[4].decode())
+def _parse_enqueue(answer: list[Any]) -> EnqueueResult:
+    return EnqueueResult(int(answer[0]), answer[1], float(answer[2]), answer[3], answer[4].decode())
 
 
-def _room(answer: list[Any]) -> Room:
+def _parse_refill_state(answer: list[Any]) -> RefillState:
     now_ms, epoch, cold, cold_epoch, items, size, refill, leave, placed, named = answer
     flags = bool(refill), bool(leave)
     pairs = zip(named[::2], named[1::2], strict=True)
     unconfirmed = [PlacedRow(int(row), keys.decode(job.decode()) if job else None) for row, job in pairs]
-    return Room(float(now_ms), int(epoch), bool(cold), cold_epoch, items, size, *flags, placed, unconfirmed)
+    return RefillState(float(now_ms), int(epoch), bool(cold), cold_epoch, items, size, *flags, placed, unconfirmed)
 
 
-def _refilled(answer: list[Any]) -> Refilled:
-    return Refilled(int(answer[0]), answer[1])
+def _parse_refill(answer: list[Any]) -> RefillResult:
+    return RefillResult(int(answer[0]), answer[1])
 
 
-def _dead_rows(answer: list[list[bytes]]) -> list[DeadRow]:
-    return [_dead_row(*fields) for fields in answer]
+def _parse_dead_rows(answer: list[list[bytes]]) -> list[DeadRow]:
+    return [_parse_dead_row(*fields) for fields in answer]
 
 
-def _dead_row(_: bytes, buried: bytes, body: bytes, *fields: bytes) -> DeadRow:
+def _parse_dead_row(_: bytes, buried: bytes, body: bytes, *fields: bytes) -> DeadRow:
     (job_id, task, flow, flow_type), payload = split_body(body)
     enqueued, priority, attempts, max_attempts, size = map(int, fields[:5])
     error = fields[5].decode(errors="replace").replace("\0", "\\x00")  # PostgreSQL text cannot contain NUL
@@ -531,12 +545,12 @@ def _dead_row(_: bytes, buried: bytes, body: bytes, *fields: bytes) -> DeadRow:
     )
 
 
-def _leased_jobs(answer: tuple[list[list[bytes]], list[list[Any]]]) -> list[LeasedJob]:
+def _parse_leased_jobs(answer: tuple[list[list[bytes]], list[list[Any]]]) -> list[LeasedJob]:
     refs = [QueueRef(*(name.decode() for name in names)) for names in answer[0]]
-    return [_leased_job(refs, *fields) for fields in answer[1]]
+    return [_parse_leased_job(refs, *fields) for fields in answer[1]]
 
 
-def _leased_job(
+def _parse_leased_job(
     refs: Sequence[QueueRef],
     number: int,
     body: bytes,
@@ -551,7 +565,7 @@ def _leased_job(
     return LeasedJob(ref, job_id, task, payload, attempt, max_attempts, token, enqueued_at_ms, waited_ms)
 
 
-def _info(env: EnvRef, job_id: str, answer: list[bytes], body: bytes | None) -> JobInfo | None:
+def _parse_job_info(env: EnvRef, job_id: str, answer: list[bytes], body: bytes | None) -> JobInfo | None:
     if body is None or (not answer and body):
         return None  # a body without fields: the job is dead, and in PostgreSQL
     if not answer:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
-from headrace.valkey.connect import Valkey, available
+from headrace.valkey.connect import Valkey, translate_errors
 
 PAGE = 500
 SCAN_COUNT = 5000
@@ -61,12 +61,12 @@ def read_states(
 ) -> list[QueueState]:
     """Return the state of every queue of the environments accepted by `wanted`, sorted by name. `prefix` (see
     keys.part_prefix) makes the server return only matching names."""
-    with available():
+    with translate_errors():
         states = [state for shard in range(shards) for state in _read_shard(client, shard, wanted, prefix)]
     return sorted(states, key=lambda state: state.ref)
 
 
-def read_parts(client: Valkey, shard: int, prefix: str = "") -> list[bytes]:
+def read_queue_parts(client: Valkey, shard: int, prefix: str = "") -> list[bytes]:
     """Return the key parts of the queues of a shard that begin with `prefix`, sorted."""
     if not prefix:
         return sorted(cast(set[bytes], client.smembers(keys.queues(shard))))
@@ -74,15 +74,15 @@ def read_parts(client: Valkey, shard: int, prefix: str = "") -> list[bytes]:
     return sorted(set(cast(Iterable[bytes], parts)))
 
 
-def list_environments(client: Valkey, shard: int, *, again: bool = False) -> None:
+def index_environments(client: Valkey, shard: int, *, force: bool = False) -> None:
     """Add the environments of all queues to the shard's set of environments. Does nothing if that was done before,
     unless `force` is set.
 
     Clients of 0.1.0 create queues without adding their environment; maintenance adds those that are created later.
     """
-    if not again and client.hget(keys.meta(shard), LISTED) is not None:
+    if not force and client.hget(keys.meta(shard), LISTED) is not None:
         return
-    envs = sorted({part.rpartition(b":")[0] for part in read_parts(client, shard)})
+    envs = sorted({part.rpartition(b":")[0] for part in read_queue_parts(client, shard)})
     for first in range(0, len(envs), SCAN_COUNT):
         client.sadd(keys.environments(shard), *envs[first : first + SCAN_COUNT])
     client.hset(keys.meta(shard), LISTED, "1")
@@ -96,7 +96,7 @@ def escape_glob(text: str) -> str:
 def read_environment(client: Valkey, shards: int, env: EnvRef) -> list[QueueState]:
     """Return the queues of one environment, sorted by name. The cost depends on that environment only."""
     shard = env.shard(shards)
-    with available():
+    with translate_errors():
         names = sorted(cast(set[bytes], client.smembers(keys.env_names(shard, env))))
         parts = [f"{keys.env_part(env)}:{name.decode()}".encode() for name in names]
         return sorted(_read_pages(client, shard, parts), key=lambda state: state.ref)
@@ -104,14 +104,14 @@ def read_environment(client: Valkey, shards: int, env: EnvRef) -> list[QueueStat
 
 def read_state(client: Valkey, shards: int, ref: QueueRef) -> QueueState | None:
     """Return the state of one queue, or None if it does not exist."""
-    with available():
+    with translate_errors():
         states = _read_page(client, ref.environment.shard(shards), [keys.queue_part(ref).encode()])
     return states[0] if states else None
 
 
 def read_caps(client: Valkey, shards: int, ref: QueueRef) -> tuple[int, int] | None:
     """Return a queue's own caps of jobs and bytes in Valkey; None if the bounds of all queues apply."""
-    with available():
+    with translate_errors():
         own: Any = client.hget(keys.queue(ref.environment.shard(shards), ref), "caps")
     if own is None:
         return None
@@ -120,7 +120,7 @@ def read_caps(client: Valkey, shards: int, ref: QueueRef) -> tuple[int, int] | N
 
 
 def read_limits(client: Valkey, shards: int, envs: Sequence[EnvRef]) -> list[EnvLimits]:
-    with available():
+    with translate_errors():
         pipeline = client.pipeline(transaction=False)
         for env in envs:
             pipeline.hmget(keys.env(env.shard(shards), env), "limit", "burst")
@@ -135,7 +135,7 @@ def read_due_times(client: Valkey, shards: int, until_ms: float, at_most: int) -
     """Return the due times (ms) of scheduled jobs in Valkey, for each queue: those due until `until_ms`, the first
     `at_most` of each shard."""
     due_times: dict[QueueRef, list[float]] = {}
-    with available():
+    with translate_errors():
         for shard in range(shards):
             scheduled: Any = client.zrange(
                 keys.scheduled(shard), "-inf", until_ms, byscore=True, offset=0, num=at_most, withscores=True
@@ -147,14 +147,16 @@ def read_due_times(client: Valkey, shards: int, until_ms: float, at_most: int) -
             for (member, due_ms), queue in zip(scheduled, queues, strict=True):
                 parts = member.decode().split(":")
                 if queue is not None and len(parts) == 4:  # else the job is gone, or the entry is malformed
-                    ref = keys.queue_of_part(":".join((*parts[:3], queue.decode())))
+                    ref = keys.parse_queue_part(":".join((*parts[:3], queue.decode())))
                     due_times.setdefault(ref, []).append(due_ms)
     return due_times
 
 
 def _read_shard(client: Valkey, shard: int, wanted: Callable[[EnvRef], bool], prefix: str) -> list[QueueState]:
-    parts = read_parts(client, shard, prefix)
-    return _read_pages(client, shard, [part for part in parts if wanted(keys.queue_of_part(part.decode()).environment)])
+    parts = read_queue_parts(client, shard, prefix)
+    return _read_pages(
+        client, shard, [part for part in parts if wanted(keys.parse_queue_part(part.decode()).environment)]
+    )
 
 
 def _read_pages(client: Valkey, shard: int, parts: Sequence[bytes]) -> list[QueueState]:
@@ -171,10 +173,12 @@ def _read_page(client: Valkey, shard: int, parts: Sequence[bytes]) -> list[Queue
         pipeline.hgetall(queue)
         pipeline.zcard(f"{queue}:dead")
     answers: list[Any] = pipeline.execute()
-    return [_state(*answers[start : start + 2]) for start in range(0, len(answers), 2) if b"ready" in answers[start]]
+    return [
+        _parse_state(*answers[start : start + 2]) for start in range(0, len(answers), 2) if b"ready" in answers[start]
+    ]
 
 
-def _state(fields: dict[bytes, bytes], dead: int) -> QueueState:
+def _parse_state(fields: dict[bytes, bytes], dead: int) -> QueueState:
     limit = fields.get(b"limit")
     cold = dict(zip(_COLD_FIELDS, fields.get(b"cold", b"").decode().split(), strict=False))
     warm, waiting = int(fields[b"ready"]), int(cold.get("depth", 0))
@@ -189,7 +193,7 @@ def _state(fields: dict[bytes, bytes], dead: int) -> QueueState:
         paused=fields.get(b"paused") == b"1",
         closed=fields.get(b"closed") == b"1",
         epoch_ms=int(fields[b"epoch"]),
-        oldest_ms=_oldest_ms(fields[b"oldest"].decode(), cold.get("oldest", "")),
+        oldest_ms=_find_oldest_ms(fields[b"oldest"].decode(), cold.get("oldest", "")),
         bytes=int(fields[b"warm_bytes"]) + int(cold.get("bytes", 0)),
         cold_bytes=int(cold.get("bytes", 0)),
         cold_mode=cold.get("on") == "1",
@@ -204,6 +208,6 @@ def _state(fields: dict[bytes, bytes], dead: int) -> QueueState:
     )
 
 
-def _oldest_ms(*times: str) -> int | None:
+def _find_oldest_ms(*times: str) -> int | None:
     """Return the earliest of the times that are not empty."""
     return min((int(float(at)) for at in times if at), default=None)

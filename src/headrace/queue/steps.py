@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from headrace.valkey.scripts import Call
+from headrace.valkey.scripts import ScriptCall
 
 T = TypeVar("T")
 
@@ -24,17 +24,17 @@ class Pause:
     seconds: float
 
 
-Step = Call[Any] | Blocking | Pause
+Step = ScriptCall[Any] | Blocking | Pause
 Steps = Generator[Step, Any, T]
 
 
-def drive(steps: Steps[T], take: Callable[[Step], Any]) -> T:
+def drive(steps: Steps[T], perform: Callable[[Step], Any]) -> T:
     """Perform all steps and return the result of the operation. Errors of a step are raised in the generator."""
     try:
         step = next(steps)
         while True:
             try:
-                answer = take(step)
+                answer = perform(step)
             except Exception as error:
                 step = steps.throw(error)
             else:
@@ -43,13 +43,13 @@ def drive(steps: Steps[T], take: Callable[[Step], Any]) -> T:
         return end.value
 
 
-async def drive_async(steps: Steps[T], take: Callable[[Step], Awaitable[Any]]) -> T:
+async def drive_async(steps: Steps[T], perform: Callable[[Step], Awaitable[Any]]) -> T:
     """Perform all steps as `drive` does, with an asynchronous `perform`."""
     try:
         step = next(steps)
         while True:
             try:
-                answer = await take(step)
+                answer = await perform(step)
             except Exception as error:
                 step = steps.throw(error)
             else:

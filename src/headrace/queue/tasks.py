@@ -15,7 +15,7 @@ class Bury(Exception):
 
 
 @dataclass(frozen=True)
-class Task:
+class RegisteredTask:
     name: str
     handler: Handler
     timeout_s: float | None  # a run that takes longer fails
@@ -28,7 +28,7 @@ class Tasks:
 
     def __init__(self, plugin: str = "") -> None:
         self.plugin = plugin
-        self._tasks: dict[str, Task] = {}
+        self._tasks: dict[str, RegisteredTask] = {}
 
     def task(
         self,
@@ -42,7 +42,7 @@ class Tasks:
         runs in a thread: its timeout fails the job, but cannot end the thread."""
 
         def register(handler: Handler) -> Handler:
-            task = Task(name or handler.__name__, handler, timeout_s, retry_base_s, retry_max_s)
+            task = RegisteredTask(name or handler.__name__, handler, timeout_s, retry_base_s, retry_max_s)
             if task.name in self._tasks:
                 raise ValueError(f"There are two tasks named {task.name!r}.")
             self._tasks[task.name] = task
@@ -53,7 +53,7 @@ class Tasks:
     def names(self) -> list[str]:
         return sorted(self._tasks)
 
-    def find(self, name: str) -> Task:
+    def find(self, name: str) -> RegisteredTask:
         """Return the task of this name. Raises LookupError."""
         if name not in self._tasks:
             raise LookupError(f"This worker has no task {name!r} (it has: {', '.join(self.names()) or 'none'}).")

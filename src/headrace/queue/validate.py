@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from headrace.errors import InvalidJob, InvalidLimit, InvalidName
 from headrace.model.job import NewJob
-from headrace.model.names import EnvRef, QueueRef, name_problem
+from headrace.model.names import EnvRef, QueueRef, find_name_problem
 
 MAX_DELAY_MS = 366 * 24 * 3600 * 1000
 MAX_ATTEMPTS = 1000
@@ -20,7 +20,7 @@ MAX_CALL_BYTES = 256 * 2**20
 
 
 def check_name(what: str, name: str) -> None:
-    if problem := name_problem(name):
+    if problem := find_name_problem(name):
         shown = name.encode(errors="replace").decode()[:64]
         raise InvalidName(f"The {what} {shown!r} {problem}. Nothing was written.")
 

@@ -27,15 +27,15 @@ from typing import Any, TypeVar
 
 from headrace.errors import HeadraceError, LeaseLost, QueueUnavailable, SettingsNotRestored
 from headrace.model.job import LeasedJob
+from headrace.queue.client import Client
 from headrace.queue.maintenance import Maintenance
-from headrace.queue.patience import Patience, ShardLink
-from headrace.queue.queue import Client
-from headrace.queue.registry import Registry, RunningTask
+from headrace.queue.reconnect import ReconnectPolicy, ShardConnection
+from headrace.queue.registry import RunningTask, WorkerRegistration
 from headrace.queue.scripts import Stubs
-from headrace.queue.tally import BURY, LOST, NACK, RECLAIM, Moment, Tally, oldest
-from headrace.queue.tasks import Bury, Task, Tasks
+from headrace.queue.tasks import Bury, RegisteredTask, Tasks
+from headrace.queue.worker_metrics import BURY, LOST, NACK, RECLAIM, WorkerMetrics, WorkerStatus, find_oldest
 from headrace.valkey.connect import ScriptError
-from headrace.valkey.scripts import Call, run_async
+from headrace.valkey.scripts import ScriptCall, run_async
 
 T = TypeVar("T")
 
@@ -47,11 +47,11 @@ SETTINGS_WAIT_S = 60.0
 # Prefetched jobs last for about this long at the current completion rate. More would not be faster, and a job that
 # waits in a worker cannot be overtaken by jobs of other environments.
 PREFETCH_S = 0.005
-PACE_S = 0.05  # interval of measuring the completion rate
-EMPTY_S = 0.003  # how long an empty shard is skipped while other shards have work
-SLOW_S = 0.25  # the main loop does not wait longer for calls to a shard; they continue in the background
+RATE_WINDOW_S = 0.05  # interval of measuring the completion rate
+EMPTY_SHARD_PAUSE_S = 0.003  # how long an empty shard is skipped while other shards have work
+SLOW_CALL_S = 0.25  # the main loop does not wait longer for calls to a shard; they continue in the background
 
-NACKED = (LOST, NACK, BURY)  # by the code that the script returns
+NACK_OUTCOMES = (LOST, NACK, BURY)  # by the code that the script returns
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class WorkerOptions:
     def lease_ms(self) -> int:
         return int(self.lease_s * 1000)
 
-    def retry_delay_ms(self, task: Task | None, attempt: int) -> int:
+    def retry_delay_ms(self, task: RegisteredTask | None, attempt: int) -> int:
         """Return the delay before a retry: exponential with full jitter, so that jobs that failed together are not
         retried together."""
         base = self.retry_base_s if task is None or task.retry_base_s is None else task.retry_base_s
@@ -80,7 +80,7 @@ class WorkerOptions:
 
 
 @dataclass
-class Results:
+class JobResults:
     """Unreported results of the jobs of one shard. Falsy if there are none."""
 
     done: list[tuple[LeasedJob, int]] = field(default_factory=list[tuple[LeasedJob, int]])
@@ -92,7 +92,7 @@ class Results:
         return bool(self.done or self.failed or self.buried or self.returned)
 
 
-class Pace:
+class CompletionRate:
     """Jobs finished per second, smoothed."""
 
     def __init__(self) -> None:
@@ -100,37 +100,37 @@ class Pace:
         self._count = 0
         self._since = time.monotonic()
 
-    def ended(self) -> None:
+    def record(self) -> None:
         self._count += 1
-        if (passed := time.monotonic() - self._since) >= PACE_S:
+        if (passed := time.monotonic() - self._since) >= RATE_WINDOW_S:
             self.per_s += (self._count / passed - self.per_s) / 2
             self._count, self._since = 0, self._since + passed
 
 
 @dataclass
-class ShardWork:
+class WorkerShard:
     """State of a worker for one shard. A shard that fails or hangs delays only its own jobs."""
 
     number: int
-    link: ShardLink = field(default_factory=ShardLink)
-    results: Results = field(default_factory=Results)
+    link: ShardConnection = field(default_factory=ShardConnection)
+    results: JobResults = field(default_factory=JobResults)
     empty_until: float = 0.0
     heartbeat_at: float | None = None
-    taking: asyncio.Task[int] | None = None  # a dequeue in progress
+    dequeuing: asyncio.Task[int] | None = None  # a dequeue in progress
     reporting: asyncio.Task[None] | None = None
     to_begin: list[tuple[LeasedJob, asyncio.Future[bool]]] = field(
         default_factory=list[tuple[LeasedJob, asyncio.Future[bool]]]
     )
     beginning: asyncio.Task[None] | None = None
-    looks_at_server: bool = True  # the next dequeue checks that the server is the same as before
-    settings_wanted_at: float | None = None  # since when the worker waits for restored settings
+    verify_server: bool = True  # the next dequeue checks that the server is the same as before
+    settings_awaited_since: float | None = None  # since when the worker waits for restored settings
 
     @property
-    def may_take(self) -> bool:
-        return self.taking is None and self.link.pause_s == 0.0
+    def can_dequeue(self) -> bool:
+        return self.dequeuing is None and self.link.pause_s == 0.0
 
     @property
-    def may_report(self) -> bool:
+    def can_report(self) -> bool:
         return bool(self.results) and self.reporting is None and self.link.pause_s == 0.0
 
 
@@ -142,8 +142,8 @@ class Worker:
         client: Client,
         tasks: Tasks,
         options: WorkerOptions,
-        registry: Registry | None = None,
-        tally: Tally | None = None,
+        registration: WorkerRegistration | None = None,
+        metrics: WorkerMetrics | None = None,
         *,
         maintains: bool = True,  # False: the process already runs maintenance
         restore_settings: Callable[[int], object] | None = None,  # restores a shard's settings from PostgreSQL; blocks
@@ -151,117 +151,119 @@ class Worker:
         self._client = client
         self._tasks = tasks
         self._options = options
-        self._registry = registry
-        self._stubs: Stubs = client.options.stubs()
-        self._waiting: deque[LeasedJob] = deque()  # leased, not started
+        self._registration = registration
+        self._stubs: Stubs = client.options.make_stubs()
+        self._prefetched: deque[LeasedJob] = deque()  # leased, not started
         self._running: dict[asyncio.Task[None], tuple[LeasedJob, int]] = {}  # job and when it started (ms)
-        self._shards: list[ShardWork] = []  # empty until the number of shards is known
+        self._shards: list[WorkerShard] = []  # empty until the number of shards is known
         self._stopping = False
         # As many threads as jobs: asyncio's default pool is smaller, so synchronous tasks would wait for a thread.
         self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="task")
-        self._pace = Pace()
-        self._patience = Patience(options.poll_s, options.grace_s)
-        self._tally = tally or Tally(tasks.names())
-        self._tally.moments.append(self._now)
+        self._completion_rate = CompletionRate()
+        self._reconnect = ReconnectPolicy(options.poll_s, options.grace_s)
+        self._metrics = metrics or WorkerMetrics(tasks.names())
+        self._metrics.status_readers.append(self._read_status)
         self._restore_settings = restore_settings
         self._maintenance = Maintenance(client.url, self._stubs) if maintains else None
 
     async def run_forever(self, stop: asyncio.Event) -> None:
-        loops = [asyncio.create_task(self._patience.wake_on(stop))]
+        loops = [asyncio.create_task(self._reconnect.wake_on_stop(stop))]
         try:
-            await self._patience.until_available(self._client.check_shards)
-            self._stubs = self._client.options.stubs()  # now with the number of shards
-            self._shards = [ShardWork(number) for number in range(self._stubs.shards)]
+            await self._reconnect.retry_until_available(self._client.check_shards)
+            self._stubs = self._client.options.make_stubs()  # now with the number of shards
+            self._shards = [WorkerShard(number) for number in range(self._stubs.shards)]
             beats = (self._repeat(shard, self._options.heartbeat_s, self._heartbeat) for shard in self._shards)
             loops += map(asyncio.create_task, beats)
-            if self._registry is not None:
-                report = self._patience.every(self._options.heartbeat_s, partial(self._report_running, self._registry))
+            if self._registration is not None:
+                report = self._reconnect.run_every(
+                    self._options.heartbeat_s, partial(self._report_running, self._registration)
+                )
                 loops.append(asyncio.create_task(report))
-            with nullcontext() if self._maintenance is None else self._maintenance.running():
+            with nullcontext() if self._maintenance is None else self._maintenance.run_in_background():
                 while not stop.is_set():
-                    await self._turn()
-                await self._finish()
+                    await self._run_once()
+                await self._shut_down()
         finally:
-            for task in (*loops, *(call for shard in self._shards for call in self._calls(shard))):
+            for task in (*loops, *(call for shard in self._shards for call in self._list_calls(shard))):
                 task.cancel()
             self._threads.shutdown(wait=False)
-            if self._registry is not None:
-                await self._patience.until_available(self._registry.leave)
+            if self._registration is not None:
+                await self._reconnect.retry_until_available(self._registration.deregister)
 
-    async def _turn(self) -> None:
+    async def _run_once(self) -> None:
         """Report results and dequeue jobs, in all shards at once; wait if there was nothing to do."""
-        dequeues = self._start_takes()
+        dequeues = self._start_dequeues()
         if calls := [*dequeues, *self._start_reports()]:
-            await asyncio.wait(calls, timeout=SLOW_S)
+            await asyncio.wait(calls, timeout=SLOW_CALL_S)
         got_jobs = any(dequeue.done() and dequeue.result() for dequeue in dequeues)
-        if not got_jobs and not any(shard.may_report for shard in self._shards):
-            await self._patience.pause()
+        if not got_jobs and not any(shard.can_report for shard in self._shards):
+            await self._reconnect.wait_for_work()
 
-    def _calls(self, shard: ShardWork) -> list[asyncio.Task[Any]]:
+    def _list_calls(self, shard: WorkerShard) -> list[asyncio.Task[Any]]:
         """Return the calls to a shard in progress, without heartbeats."""
-        return [call for call in (shard.taking, shard.reporting, shard.beginning) if call is not None]
+        return [call for call in (shard.dequeuing, shard.reporting, shard.beginning) if call is not None]
 
-    def _start_takes(self) -> list[asyncio.Task[int]]:
+    def _start_dequeues(self) -> list[asyncio.Task[int]]:
         """Start dequeues once half of the prefetched jobs are used: few large calls are faster than many small ones."""
-        ahead = min(self._options.prefetch, int(self._pace.per_s * PREFETCH_S))
-        free_slots = self._options.concurrency + ahead - len(self._waiting) - len(self._running)
-        if free_slots <= 0 or (self._waiting and free_slots < ahead // 2):
+        ahead = min(self._options.prefetch, int(self._completion_rate.per_s * PREFETCH_S))
+        free_slots = self._options.concurrency + ahead - len(self._prefetched) - len(self._running)
+        if free_slots <= 0 or (self._prefetched and free_slots < ahead // 2):
             return []
-        shards = self._shards_to_ask()
+        shards = self._select_shards()
         for shard in shards:
-            self._patience.has_taken = True
-            shard.taking = asyncio.create_task(self._take(shard, -(-free_slots // len(shards))))
-        return [shard.taking for shard in shards if shard.taking is not None]
+            self._reconnect.has_dequeued = True
+            shard.dequeuing = asyncio.create_task(self._dequeue(shard, -(-free_slots // len(shards))))
+        return [shard.dequeuing for shard in shards if shard.dequeuing is not None]
 
-    def _shards_to_ask(self) -> list[ShardWork]:
+    def _select_shards(self) -> list[WorkerShard]:
         """Return the shards to dequeue from. Shards that were just empty are skipped unless all were, because they
         would reduce the number of jobs requested from the others."""
         now = time.monotonic()
-        ready = [shard for shard in self._shards if shard.may_take]
+        ready = [shard for shard in self._shards if shard.can_dequeue]
         return [shard for shard in ready if shard.empty_until <= now] or ready
 
-    async def _take(self, shard: ShardWork, most: int) -> int:
+    async def _dequeue(self, shard: WorkerShard, limit: int) -> int:
         """Lease up to `limit` jobs of a shard, and start or prefetch them. Return how many."""
         try:
-            look = "1" if shard.looks_at_server else "0"
-            call = self._stubs.dequeue(shard.number, most, self._options.lease_ms, self._options.queues, look=look)
+            look = "1" if shard.verify_server else "0"
+            call = self._stubs.dequeue(shard.number, limit, self._options.lease_ms, self._options.queues, look=look)
             try:
                 jobs = await self._run(shard, call)
             except SettingsNotRestored as error:
                 await self._wait_for_settings(shard, error)
                 jobs = await self._run(shard, call)
-            shard.looks_at_server = False
+            shard.verify_server = False
         except Exception as error:
-            self._shard_failed(shard, error)
+            self._record_shard_failure(shard, error)
             return 0
         finally:
-            shard.taking = None
-        shard.link.answered()
-        self._waiting.extend(jobs)
+            shard.dequeuing = None
+        shard.link.mark_connected()
+        self._prefetched.extend(jobs)
         for job in jobs:
-            self._tally.waited(job.queue, job.waited_ms)
+            self._metrics.record_wait(job.queue, job.waited_ms)
         if not jobs:
-            shard.empty_until = time.monotonic() + EMPTY_S
-        self._start_waiting()
+            shard.empty_until = time.monotonic() + EMPTY_SHARD_PAUSE_S
+        self._start_prefetched()
         return len(jobs)
 
-    async def _wait_for_settings(self, shard: ShardWork, error: SettingsNotRestored) -> None:
+    async def _wait_for_settings(self, shard: WorkerShard, error: SettingsNotRestored) -> None:
         """Restore the settings of a shard whose server was replaced or restarted. Without PostgreSQL, wait for another
         process to restore them: raises `error` until then. After SETTINGS_WAIT_S jobs run with the settings in
         Valkey."""
         now = time.monotonic()
-        if shard.settings_wanted_at is None:
-            shard.settings_wanted_at = now
-        state = await self._run(shard, self._stubs.settings(shard.number))
+        if shard.settings_awaited_since is None:
+            shard.settings_awaited_since = now
+        state = await self._run(shard, self._stubs.sync_settings_state(shard.number))
         try:
             if self._restore_settings is not None:
                 await asyncio.to_thread(self._restore_settings, shard.number)
             elif state.postgres_id and state.restored_for != state.life:
                 raise error
             else:
-                await self._run(shard, self._stubs.settings(shard.number, state.life))
+                await self._run(shard, self._stubs.sync_settings_state(shard.number, state.life))
         except Exception as failure:
-            if now < shard.settings_wanted_at + SETTINGS_WAIT_S:
+            if now < shard.settings_awaited_since + SETTINGS_WAIT_S:
                 raise
             log.warning(
                 "shard %d: settings are not restored; running jobs with the settings in Valkey: %s",
@@ -269,46 +271,46 @@ class Worker:
                 failure,
                 extra={"action": "settings_not_restored"},
             )
-            await self._run(shard, self._stubs.settings(shard.number, state.life))
-        shard.settings_wanted_at = None
+            await self._run(shard, self._stubs.sync_settings_state(shard.number, state.life))
+        shard.settings_awaited_since = None
 
-    def _start_waiting(self) -> None:
-        while self._waiting and not self._stopping and len(self._running) < self._options.concurrency:
-            job = self._waiting.popleft()
+    def _start_prefetched(self) -> None:
+        while self._prefetched and not self._stopping and len(self._running) < self._options.concurrency:
+            job = self._prefetched.popleft()
             task = asyncio.create_task(self._run_job(job))
             self._running[task] = (job, time.time_ns() // 1_000_000)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._on_job_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_job_done(self, task: asyncio.Task[None]) -> None:
         self._running.pop(task, None)
-        self._pace.ended()
-        self._start_waiting()
-        self._patience.wake.set()
+        self._completion_rate.record()
+        self._start_prefetched()
+        self._reconnect.wake.set()
 
     async def _run_job(self, job: LeasedJob) -> None:
         if job.attempt >= job.max_attempts and not await self._begin(job):
             return
         started = time.monotonic()
-        task: Task | None = None
+        task: RegisteredTask | None = None
         try:
             task = self._tasks.find(job.task)
-            if self._registry is not None:
-                self._registry.note_served(job)
+            if self._registration is not None:
+                self._registration.record_served(job)
             await call_handler(task, job, self._threads)
         except Bury:
-            self._shard_of(job).results.buried.append((job, short_traceback()))
+            self._get_shard(job).results.buried.append((job, format_short_traceback()))
         except Exception:
             delay_ms = self._options.retry_delay_ms(task, job.attempt)
-            self._shard_of(job).results.failed.append((job, delay_ms, short_traceback()))
+            self._get_shard(job).results.failed.append((job, delay_ms, format_short_traceback()))
         else:
-            self._shard_of(job).results.done.append((job, int((time.monotonic() - started) * 1000)))
+            self._get_shard(job).results.done.append((job, int((time.monotonic() - started) * 1000)))
         finally:
-            self._tally.busy_s += time.monotonic() - started
+            self._metrics.busy_s += time.monotonic() - started
 
     async def _begin(self, job: LeasedJob) -> bool:
         """Record in the shard that a job starts its last attempt. Return whether it may start. Without the record, a
         job whose delivery was lost on the way to a worker would be buried without having run."""
-        shard = self._shard_of(job)
+        shard = self._get_shard(job)
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         shard.to_begin.append((job, answer))
         if shard.beginning is None:
@@ -319,10 +321,10 @@ class Worker:
             shard.results.returned.append(job)
             return False
         if not may_start:
-            self._count([job], [LOST])
+            self._record_outcomes([job], [LOST])
         return may_start
 
-    async def _begin_all(self, shard: ShardWork) -> None:
+    async def _begin_all(self, shard: WorkerShard) -> None:
         """Record the start of all waiting last attempts. One call at a time; jobs added meanwhile share the next
         one."""
         while shard.to_begin:
@@ -330,7 +332,7 @@ class Worker:
             try:
                 flags = await self._run(shard, self._stubs.begin(shard.number, [job for job, _ in batch]))
             except Exception as error:
-                self._shard_failed(shard, error)
+                self._record_shard_failure(shard, error)
                 for _, answer in batch:
                     if not answer.done():
                         answer.set_exception(error)
@@ -340,29 +342,29 @@ class Worker:
                         answer.set_result(flag)
         shard.beginning = None
 
-    def _shard_of(self, job: LeasedJob) -> ShardWork:
-        return self._shards[self._stubs.shard_of(job.queue)]
+    def _get_shard(self, job: LeasedJob) -> WorkerShard:
+        return self._shards[self._stubs.find_shard(job.queue)]
 
     def _start_reports(self) -> list[asyncio.Task[None]]:
-        shards = [shard for shard in self._shards if shard.may_report]
+        shards = [shard for shard in self._shards if shard.can_report]
         for shard in shards:
             shard.reporting = asyncio.create_task(self._report(shard))
         return [shard.reporting for shard in shards if shard.reporting is not None]
 
-    async def _report(self, shard: ShardWork) -> None:
+    async def _report(self, shard: WorkerShard) -> None:
         try:
             await self._report_results(shard)
         except Exception as error:
-            self._shard_failed(shard, error)
+            self._record_shard_failure(shard, error)
         else:
-            shard.link.answered()
+            shard.link.mark_connected()
         finally:
             shard.reporting = None
 
-    async def _report_results(self, shard: ShardWork) -> None:
+    async def _report_results(self, shard: WorkerShard) -> None:
         """Report finished jobs. Results that could not be sent are kept for the next call; repeating a report is safe,
         because the lease is checked."""
-        results, shard.results = shard.results, Results()
+        results, shard.results = shard.results, JobResults()
         try:
             await self._apply(shard, results)
         finally:
@@ -371,141 +373,145 @@ class Worker:
             shard.results.buried[:0] = results.buried
             shard.results.returned[:0] = results.returned
 
-    async def _apply(self, shard: ShardWork, results: Results) -> None:
+    async def _apply(self, shard: WorkerShard, results: JobResults) -> None:
         """Send the results. Each list is emptied once its call has succeeded, so that a retry repeats only the rest."""
         lost = 0
         if results.done:
             keep_ms = int(self._options.keep_done_s * 1000)
             acked = await self._run(shard, self._stubs.ack(shard.number, results.done, keep_ms))
-            lost += self._count_done(results.done, acked)
+            lost += self._record_acks(results.done, acked)
             results.done = []
         if results.failed:
             nacked = await self._run(shard, self._stubs.nack(shard.number, results.failed))
-            lost += self._count([job for job, _, _ in results.failed], (NACKED[answer] for answer in nacked))
+            lost += self._record_outcomes(
+                [job for job, _, _ in results.failed], (NACK_OUTCOMES[answer] for answer in nacked)
+            )
             results.failed = []
         if results.buried:
             buried = await self._run(shard, self._stubs.bury(shard.number, results.buried))
-            lost += self._count([job for job, _ in results.buried], (BURY if flag else LOST for flag in buried))
+            lost += self._record_outcomes(
+                [job for job, _ in results.buried], (BURY if flag else LOST for flag in buried)
+            )
             results.buried = []
         if results.returned:
-            await self._give_back(shard, results.returned)
+            await self._requeue(shard, results.returned)
             results.returned = []
         if lost:
             log.warning("discarded %d results: %s", lost, LeaseLost(), extra={"action": "lease_lost"})
 
-    def _count_done(self, done: Sequence[tuple[LeasedJob, int]], acked: Sequence[bool]) -> int:
+    def _record_acks(self, done: Sequence[tuple[LeasedJob, int]], acked: Sequence[bool]) -> int:
         """Count acked and lost jobs in the metrics. Return the number of lost jobs."""
         for (job, run_ms), applied in zip(done, acked, strict=True):
             if applied:
-                self._tally.acked(job.queue, job.task, run_ms)
+                self._metrics.record_ack(job.queue, job.task, run_ms)
             else:
-                self._tally.ended(job.queue, job.task, LOST)
+                self._metrics.record_outcome(job.queue, job.task, LOST)
         return acked.count(False)
 
-    def _count(self, jobs: Iterable[LeasedJob], outcomes: Iterable[str]) -> int:
+    def _record_outcomes(self, jobs: Iterable[LeasedJob], outcomes: Iterable[str]) -> int:
         """Count outcomes other than acks in the metrics. Return the number of lost jobs."""
         lost = 0
         for job, outcome in zip(jobs, outcomes, strict=True):
-            self._tally.ended(job.queue, job.task, outcome)
+            self._metrics.record_outcome(job.queue, job.task, outcome)
             lost += outcome == LOST
         return lost
 
-    async def _finish(self) -> None:
+    async def _shut_down(self) -> None:
         self._stopping = True  # a job that ends must not start one that is being returned
         deadline = time.monotonic() + self._options.grace_s
-        await asyncio.gather(*(self._finish_shard(shard, deadline) for shard in self._shards))
+        await asyncio.gather(*(self._shut_down_shard(shard, deadline) for shard in self._shards))
 
-    async def _finish_shard(self, shard: ShardWork, deadline: float) -> None:
+    async def _shut_down_shard(self, shard: WorkerShard, deadline: float) -> None:
         """Return jobs that were not started, let the others finish, and return those that do not finish in time."""
-        await self._return_waiting(shard)
-        while (pending := self._pending(shard)) and (left := deadline - time.monotonic()) > 0:
+        await self._return_prefetched(shard)
+        while (pending := self._list_pending(shard)) and (left := deadline - time.monotonic()) > 0:
             await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            await self._return_waiting(shard)  # jobs of the last dequeue
-            await self._until_answered(shard, self._report_results)
-        unfinished = [job for job, _ in self._running.values() if self._shard_of(job) is shard]
-        for task in self._pending(shard):
+            await self._return_prefetched(shard)  # jobs of the last dequeue
+            await self._retry_until_answered(shard, self._report_results)
+        unfinished = [job for job, _ in self._running.values() if self._get_shard(job) is shard]
+        for task in self._list_pending(shard):
             task.cancel()
-        if calls := self._calls(shard):  # a cancelled report puts back its unreported results
+        if calls := self._list_calls(shard):  # a cancelled report puts back its unreported results
             await asyncio.wait(calls)
         # After the cancellation: a job that ended during an earlier report would be neither reported nor returned.
-        await self._until_answered(shard, self._report_results)
-        await self._until_answered(shard, lambda shard: self._give_back(shard, unfinished))
+        await self._retry_until_answered(shard, self._report_results)
+        await self._retry_until_answered(shard, lambda shard: self._requeue(shard, unfinished))
 
-    def _pending(self, shard: ShardWork) -> list[asyncio.Task[Any]]:
+    def _list_pending(self, shard: WorkerShard) -> list[asyncio.Task[Any]]:
         """Return the running jobs of a shard, and its calls in progress."""
-        jobs = [task for task, (job, _) in self._running.items() if self._shard_of(job) is shard]
-        return [*jobs, *self._calls(shard)]
+        jobs = [task for task, (job, _) in self._running.items() if self._get_shard(job) is shard]
+        return [*jobs, *self._list_calls(shard)]
 
-    async def _return_waiting(self, shard: ShardWork) -> None:
-        not_started = [job for job in self._waiting if self._shard_of(job) is shard]
+    async def _return_prefetched(self, shard: WorkerShard) -> None:
+        not_started = [job for job in self._prefetched if self._get_shard(job) is shard]
         for job in not_started:
-            self._waiting.remove(job)
-        await self._until_answered(shard, lambda shard: self._give_back(shard, not_started))
+            self._prefetched.remove(job)
+        await self._retry_until_answered(shard, lambda shard: self._requeue(shard, not_started))
 
-    async def _give_back(self, shard: ShardWork, jobs: list[LeasedJob]) -> None:
+    async def _requeue(self, shard: WorkerShard, jobs: list[LeasedJob]) -> None:
         if jobs:
-            returned = await self._run(shard, self._stubs.giveback(shard.number, jobs))
-            self._count(jobs, (RECLAIM if flag else LOST for flag in returned))
+            returned = await self._run(shard, self._stubs.requeue(shard.number, jobs))
+            self._record_outcomes(jobs, (RECLAIM if flag else LOST for flag in returned))
 
-    def _let_go(self, gone: Iterable[LeasedJob]) -> None:
+    def _drop_lost_jobs(self, lost: Iterable[LeasedJob]) -> None:
         """Drop prefetched jobs whose lease was lost: another worker may be running them."""
-        for job in gone:
-            if job in self._waiting:  # else it runs or has ended: its result will be refused, or was applied
-                self._waiting.remove(job)
-                self._count([job], [LOST])
+        for job in lost:
+            if job in self._prefetched:  # else it runs or has ended: its result will be refused, or was applied
+                self._prefetched.remove(job)
+                self._record_outcomes([job], [LOST])
 
-    async def _heartbeat(self, shard: ShardWork) -> None:
+    async def _heartbeat(self, shard: WorkerShard) -> None:
         try:
-            await self._extend(shard)
+            await self._extend_leases(shard)
         except Exception:
-            self._tally.heartbeats_failed += 1
+            self._metrics.heartbeats_failed += 1
             raise
         shard.heartbeat_at = time.time()
 
-    async def _extend(self, shard: ShardWork) -> None:
-        leased = [*self._waiting, *(job for job, _ in self._running.values())]
-        jobs = [job for job in leased if self._shard_of(job) is shard]
+    async def _extend_leases(self, shard: WorkerShard) -> None:
+        leased = [*self._prefetched, *(job for job, _ in self._running.values())]
+        jobs = [job for job in leased if self._get_shard(job) is shard]
         if jobs:
             extended = await self._run(shard, self._stubs.extend(shard.number, jobs, self._options.lease_ms))
-            shard.link.answered()
-            self._let_go([job for job, flag in zip(jobs, extended, strict=True) if not flag])
+            shard.link.mark_connected()
+            self._drop_lost_jobs([job for job, flag in zip(jobs, extended, strict=True) if not flag])
 
-    async def _report_running(self, registry: Registry) -> None:
+    async def _report_running(self, registration: WorkerRegistration) -> None:
         running = [RunningTask(job, started_ms) for job, started_ms in self._running.values()]
         try:
-            await registry.report(self._tasks, running)
+            await registration.report(self._tasks, running)
         except Exception:
-            self._tally.heartbeats_failed += 1
+            self._metrics.heartbeats_failed += 1
             raise
 
-    async def _repeat(self, shard: ShardWork, seconds: float, do: Callable[[ShardWork], Awaitable[None]]) -> None:
+    async def _repeat(self, shard: WorkerShard, seconds: float, do: Callable[[WorkerShard], Awaitable[None]]) -> None:
         """Run `do` for a shard every `seconds`. A failure is retried after the shard's pause, never raised: if this
         loop ended, the leases of running jobs would expire."""
         while True:
             try:
                 await do(shard)
             except Exception as error:
-                self._shard_failed(shard, error)
+                self._record_shard_failure(shard, error)
                 await asyncio.sleep(shard.link.pause_s)
             else:
                 await asyncio.sleep(seconds)
 
-    async def _until_answered(self, shard: ShardWork, do: Callable[[ShardWork], Awaitable[None]]) -> None:
+    async def _retry_until_answered(self, shard: WorkerShard, do: Callable[[WorkerShard], Awaitable[None]]) -> None:
         """Run `do` for a shard until it succeeds or retries end. Results that a stopping worker cannot report in time
         are abandoned; other workers reclaim those jobs when the leases expire."""
         while True:
             try:
                 return await do(shard)
             except Exception as error:
-                self._shard_failed(shard, error)
-            if self._patience.gives_up:
+                self._record_shard_failure(shard, error)
+            if self._reconnect.has_given_up:
                 return None
             await asyncio.sleep(shard.link.pause_s)
 
-    def _shard_failed(self, shard: ShardWork, error: Exception) -> None:
-        shard.looks_at_server = True  # another server may respond next time
-        self._tally.shard_failed(shard.number)
-        if shard.link.failed(error):
+    def _record_shard_failure(self, shard: WorkerShard, error: Exception) -> None:
+        shard.verify_server = True  # another server may respond next time
+        self._metrics.record_shard_failure(shard.number)
+        if shard.link.record_failure(error):
             known = isinstance(error, HeadraceError | ScriptError)
             log.log(
                 logging.WARNING if isinstance(error, QueueUnavailable) else logging.ERROR,
@@ -517,25 +523,27 @@ class Worker:
                 extra={"action": "unavailable"},
             )
 
-    def _now(self) -> Moment:
+    def _read_status(self) -> WorkerStatus:
         links = [shard.link for shard in self._shards]
         beats = [shard.heartbeat_at for shard in self._shards if shard.link.connected]
-        return Moment(
+        return WorkerStatus(
             running=len(self._running),
-            held=len(self._waiting),
+            prefetched=len(self._prefetched),
             concurrency=self._options.concurrency,
             connected=bool(links) and all(link.connected for link in links),
-            trouble=next((link.trouble for link in links if link.trouble), "" if links else self._patience.trouble),
-            heartbeat_at=oldest(beats),
+            last_error=next(
+                (link.last_error for link in links if link.last_error), "" if links else self._reconnect.last_error
+            ),
+            heartbeat_at=find_oldest(beats),
             lease_s=self._options.lease_s,
             reachable=any(link.connected for link in links),
         )
 
-    async def _run(self, shard: ShardWork, call: Call[T]) -> T:
-        return await run_async(self._client.redis_of(shard.number), call)
+    async def _run(self, shard: WorkerShard, call: ScriptCall[T]) -> T:
+        return await run_async(self._client.get_shard_client(shard.number), call)
 
 
-async def call_handler(task: Task, job: LeasedJob, threads: ThreadPoolExecutor) -> None:
+async def call_handler(task: RegisteredTask, job: LeasedJob, threads: ThreadPoolExecutor) -> None:
     """Run a task's function: on the event loop if it is async, else in one of `threads`."""
     async with asyncio.timeout(task.timeout_s):
         if inspect.iscoroutinefunction(task.handler):
@@ -545,7 +553,7 @@ async def call_handler(task: Task, job: LeasedJob, threads: ThreadPoolExecutor) 
             await asyncio.get_running_loop().run_in_executor(threads, lambda: context.run(task.handler, job))
 
 
-def short_traceback() -> str:
+def format_short_traceback() -> str:
     """Return the last MAX_ERROR_CHARS of the current traceback, which contain the reason. Lone surrogates are escaped,
     because no server accepts them."""
     return traceback.format_exc()[-MAX_ERROR_CHARS:].encode(errors="backslashreplace").decode()

@@ -12,11 +12,11 @@ from headrace.errors import HeadraceError
 
 T = TypeVar("T")
 
-NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
+NAME_PATTERN = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+LABEL_PATTERN = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
 GAUGE, COUNTER = "gauge", "counter"
-REST = ""
+OTHERS_LABEL = ""
 """Label value of the aggregated remainder. Tenant names are never empty, and Prometheus treats an empty label as
 absent."""
 
@@ -27,56 +27,56 @@ class InvalidFamily(HeadraceError):
     exit_code = 3
 
 
-class BadSeries(HeadraceError):
+class InvalidSamples(HeadraceError):
     """The rows of a family are not valid samples. Nothing was published; the previous snapshot is still served."""
 
 
 @dataclass(frozen=True)
-class Described:
+class FamilyDescriptor:
     name: str  # of the samples, so counters end in _total
     help: str
     labels: tuple[str, ...] = ()
     type: str = GAUGE
-    aged: bool = False  # values are Unix times in seconds, served as ages
+    is_age: bool = False  # values are Unix times in seconds, served as ages
 
 
 @dataclass(frozen=True)
-class Series:
+class MetricSample:
     labels: tuple[str, ...]
     value: float
 
 
 @dataclass
-class Family:
-    described: Described
-    series: list[Series] = field(default_factory=list[Series])
+class SnapshotFamily:
+    descriptor: FamilyDescriptor
+    samples: list[MetricSample] = field(default_factory=list[MetricSample])
 
     def add(self, value: float, *labels: str) -> None:
-        self.series.append(Series(labels, value))
+        self.samples.append(MetricSample(labels, value))
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedSample:
     """A sample and the Unix time of its oldest item; None if nothing waits."""
 
-    series: Series
+    sample: MetricSample
     oldest_s: float | None
 
 
-def refuse_duplicates(family: Family) -> None:
+def refuse_duplicates(family: SnapshotFamily) -> None:
     """Raise InvalidSamples if two samples have the same labels: Prometheus would keep either of them."""
     seen: set[tuple[str, ...]] = set()
-    for each in family.series:
+    for each in family.samples:
         if each.labels in seen:
-            labels = dict(zip(family.described.labels, each.labels, strict=True))
-            raise BadSeries(
-                f"Family {family.described.name} has two series with the labels {labels}. Nothing was published. "
+            labels = dict(zip(family.descriptor.labels, each.labels, strict=True))
+            raise InvalidSamples(
+                f"Family {family.descriptor.name} has two series with the labels {labels}. Nothing was published. "
                 "Group by the label columns in its SQL; NULL and '' are the same label."
             )
         seen.add(each.labels)
 
 
-def oldest_first(items: Sequence[T], oldest: Callable[[T], float | None], top: int) -> tuple[list[T], list[T]]:
+def split_by_oldest(items: Sequence[T], oldest: Callable[[T], float | None], top: int) -> tuple[list[T], list[T]]:
     """Split items into the `top` with the oldest timestamp and the rest, keeping their order.
 
     Items without a timestamp (nothing waiting) rank last.
@@ -95,19 +95,19 @@ def oldest_first(items: Sequence[T], oldest: Callable[[T], float | None], top: i
     )
 
 
-def limited(described: Described, rows: Sequence[Ranked], top: int) -> Family:
+def limit_to_top(descriptor: FamilyDescriptor, rows: Sequence[RankedSample], top: int) -> SnapshotFamily:
     """Keep the `top` oldest samples and aggregate the rest into one more."""
-    named, rest = oldest_first(rows, lambda row: row.oldest_s, top)
+    named, rest = split_by_oldest(rows, lambda row: row.oldest_s, top)
     if rest:
         # A sample whose labels are all empty has the labels of the remainder, so it is merged into it.
-        rest += [row for row in named if not any(row.series.labels)]
-        named = [row for row in named if any(row.series.labels)]
-    family = Family(described, [row.series for row in named])
+        rest += [row for row in named if not any(row.sample.labels)]
+        named = [row for row in named if any(row.sample.labels)]
+    family = SnapshotFamily(descriptor, [row.sample for row in named])
     if rest:
-        values = [row.series.value for row in rest]
-        family.add(min(values) if described.aged else sum(values), *(REST for _ in described.labels))
+        values = [row.sample.value for row in rest]
+        family.add(min(values) if descriptor.is_age else sum(values), *(OTHERS_LABEL for _ in descriptor.labels))
     return family
 
 
-def series_total(families: Iterable[Family]) -> int:
-    return sum(len(family.series) for family in families)
+def count_samples(families: Iterable[SnapshotFamily]) -> int:
+    return sum(len(family.samples) for family in families)

@@ -16,46 +16,46 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Keys:
+class SnapshotKeys:
     prefix: str
 
     @property
-    def begin(self) -> str:
+    def key_prefix(self) -> str:
         """Prefix of all keys; switch.lua builds the keys of older versions from it."""
         return f"{{{self.prefix}}}:"
 
     @property
     def current(self) -> str:
-        return f"{self.begin}current"
+        return f"{self.key_prefix}current"
 
     @property
     def number(self) -> str:
-        return f"{self.begin}number"
+        return f"{self.key_prefix}number"
 
     @property
     def lease(self) -> str:
-        return f"{self.begin}lease"
+        return f"{self.key_prefix}lease"
 
     @property
     def versions(self) -> str:
-        return f"{self.begin}versions"
+        return f"{self.key_prefix}versions"
 
     @property
     def attempts(self) -> str:
-        return f"{self.begin}attempts"
+        return f"{self.key_prefix}attempts"
 
     def data(self, version: int) -> str:
-        return f"{self.begin}{version_name(version)}:data"
+        return f"{self.key_prefix}{format_version(version)}:data"
 
     def meta(self, version: int) -> str:
-        return f"{self.begin}{version_name(version)}:meta"
+        return f"{self.key_prefix}{format_version(version)}:meta"
 
 
-def version_name(version: int) -> str:
+def format_version(version: int) -> str:
     return f"v{version}"
 
 
-def version_of(name: bytes) -> int:
+def parse_version(name: bytes) -> int:
     """Parse a version name such as `v12`; 0 if it is empty or malformed."""
     digits = name.removeprefix(b"v")
     return int(digits) if digits.isdigit() else 0

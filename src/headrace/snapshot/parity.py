@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from headrace.snapshot.lines import Written
+from headrace.snapshot.exposition import RenderedFamily
 
 
 @dataclass(frozen=True)
-class Difference:
+class SeriesDifference:
     series: str
     snapshot: float | None  # None: absent
     direct: float | None
 
 
 @dataclass(frozen=True)
-class Parity:
+class ParityReport:
     same: int
-    differences: Sequence[Difference]
+    differences: Sequence[SeriesDifference]
 
     def counts(self) -> dict[str, int]:
         only_snapshot = sum(each.direct is None for each in self.differences)
@@ -32,18 +32,18 @@ class Parity:
         }
 
 
-def compare(snapshot: Iterable[Written], direct: Iterable[Written]) -> Parity:
+def compare(snapshot: Iterable[RenderedFamily], direct: Iterable[RenderedFamily]) -> ParityReport:
     """Compare two sets of families. Ages are compared by the times from which they are computed."""
-    left, right = values(snapshot), values(direct)
+    left, right = collect_values(snapshot), collect_values(direct)
     differences = [
-        Difference(series, left.get(series), right.get(series))
+        SeriesDifference(series, left.get(series), right.get(series))
         for series in sorted(left.keys() | right.keys())
-        if not _equal(left.get(series), right.get(series))
+        if not _is_equal(left.get(series), right.get(series))
     ]
-    return Parity(len(left.keys() | right.keys()) - len(differences), differences)
+    return ParityReport(len(left.keys() | right.keys()) - len(differences), differences)
 
 
-def values(families: Iterable[Written]) -> dict[str, float]:
+def collect_values(families: Iterable[RenderedFamily]) -> dict[str, float]:
     """Return the values by series (name with labels)."""
     by_series: dict[str, float] = {}
     for family in families:
@@ -54,5 +54,5 @@ def values(families: Iterable[Written]) -> dict[str, float]:
     return by_series
 
 
-def _equal(left: float | None, right: float | None) -> bool:
+def _is_equal(left: float | None, right: float | None) -> bool:
     return left == right or (left is not None and right is not None and left != left and right != right)

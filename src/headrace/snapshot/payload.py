@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.errors import HeadraceError
-from headrace.snapshot.lines import Written
+from headrace.snapshot.exposition import RenderedFamily
 
 FORMAT = 1
 LEVEL = 1
@@ -22,7 +22,7 @@ class SnapshotDamaged(HeadraceError):
 
 
 @dataclass(frozen=True)
-class Meta:
+class SnapshotMeta:
     version: int
     generated_at_unix: float  # start of reading, by Valkey's clock
     source: str
@@ -35,18 +35,18 @@ class Meta:
     token: int
     status: str = "ok"
 
-    def fields(self) -> dict[str, str]:
+    def to_fields(self) -> dict[str, str]:
         return {name: str(value) for name, value in asdict(self).items()}
 
 
-def encode(families: Sequence[Written]) -> bytes:
+def encode(families: Sequence[RenderedFamily]) -> bytes:
     document = {"format": FORMAT, "families": [_as_list(each) for each in families]}
     return zlib.compress(json.dumps(document, ensure_ascii=False).encode(), LEVEL)
 
 
-def decode(data: bytes, checksum: str) -> list[Written]:
+def decode(data: bytes, checksum: str) -> list[RenderedFamily]:
     """Decode a payload. Raises SnapshotDamaged."""
-    if checksum_of(data) != checksum:
+    if compute_checksum(data) != checksum:
         raise SnapshotDamaged(f"{SnapshotDamaged()} (checksum mismatch)")
     document: Any = json.loads(zlib.decompress(data))
     if document["format"] != FORMAT:
@@ -56,15 +56,15 @@ def decode(data: bytes, checksum: str) -> list[Written]:
     return [_from_list(each) for each in document["families"]]
 
 
-def checksum_of(data: bytes) -> str:
+def compute_checksum(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def read_meta(fields: Mapping[bytes, bytes]) -> Meta:
+def parse_meta(fields: Mapping[bytes, bytes]) -> SnapshotMeta:
     """Parse the hash fields of a version's metadata. Raises SnapshotDamaged."""
     try:
         texts = {name.decode(): value.decode() for name, value in fields.items()}
-        return Meta(
+        return SnapshotMeta(
             version=int(texts["version"]),
             generated_at_unix=float(texts["generated_at_unix"]),
             source=texts["source"],
@@ -81,14 +81,14 @@ def read_meta(fields: Mapping[bytes, bytes]) -> Meta:
         raise SnapshotDamaged(f"{SnapshotDamaged()} (metadata: {error!r})") from error
 
 
-def shortened(message: str) -> str:
+def truncate_message(message: str) -> str:
     return message if len(message) <= MESSAGE_CHARACTERS else message[: MESSAGE_CHARACTERS - 1] + "…"
 
 
-def _as_list(each: Written) -> list[object]:
+def _as_list(each: RenderedFamily) -> list[object]:
     return [each.name, each.help, each.type, each.lines, each.aged]
 
 
-def _from_list(fields: Sequence[Any]) -> Written:
+def _from_list(fields: Sequence[Any]) -> RenderedFamily:
     name, help_, type_, lines, aged = fields
-    return Written(name, help_, type_, lines, tuple((begin, at) for begin, at in aged))
+    return RenderedFamily(name, help_, type_, lines, tuple((begin, at) for begin, at in aged))

@@ -15,36 +15,36 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import TypeAlias
 
-from headrace.snapshot.health import DAMAGED, MISSING, SHADOW, STALE, UNREACHABLE, health
-from headrace.snapshot.lines import OPENMETRICS_END, Written, only, page, write
-from headrace.snapshot.pages import NOTHING, Fixed, fixed, gzipped
-from headrace.snapshot.payload import Meta, SnapshotDamaged
-from headrace.snapshot.store import Look, Store
+from headrace.snapshot.exposition import OPENMETRICS_END, RenderedFamily, filter_samples, render_family, render_page
+from headrace.snapshot.gzip_page import EMPTY_PART, CompressedPart, compress_part, gzip_page
+from headrace.snapshot.payload import SnapshotDamaged, SnapshotMeta
+from headrace.snapshot.status_families import DAMAGED, MISSING, SHADOW, STALE, UNREACHABLE, build_status_families
+from headrace.snapshot.store import SnapshotStatus, SnapshotStore
 
 log = logging.getLogger(__name__)
 
-SHARE_S = 0.25
+PAGE_CACHE_S = 0.25
 RETRY_S = 1.0
-PATIENCE_S = 1.0
+POLL_WAIT_S = 1.0
 """How long the scrape that starts a poll waits for it; others serve the loaded version, unless there is none yet."""
 
 
-MOST_CHOICES = 64
+MAX_FILTERS_KEPT = 64
 """Label filters whose results are kept in memory with a version."""
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
-class ReaderOptions:
+class SnapshotReaderOptions:
     max_staleness_s: float = 120.0
     shadow: bool = False
     convoy: bool = False
-    look_every_s: float = 0.25
+    poll_every_s: float = 0.25
 
 
 @dataclass(frozen=True)
-class Made:
+class CachedPage:
     """A rendered page; valid until the next poll, at most PAGE_CACHE_S."""
 
     body: bytes
@@ -52,113 +52,113 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Seen:
+class PolledStatus:
     """Status read by the last poll, with the local time of that poll."""
 
-    look: Look
-    asked_at: float
+    status: SnapshotStatus
+    polled_at: float
 
 
 @dataclass
-class Held:
+class LoadedSnapshot:
     """A snapshot version in memory."""
 
-    meta: Meta
-    families: Sequence[Written]
-    _fixed: dict[bool, Fixed] = field(default_factory=dict[bool, Fixed])
-    _within: dict[Labels, Sequence[Written]] = field(default_factory=dict[Labels, Sequence[Written]])
+    meta: SnapshotMeta
+    families: Sequence[RenderedFamily]
+    _compressed: dict[bool, CompressedPart] = field(default_factory=dict[bool, CompressedPart])
+    _filtered: dict[Labels, Sequence[RenderedFamily]] = field(default_factory=dict[Labels, Sequence[RenderedFamily]])
 
-    def fixed(self, openmetrics: bool) -> Fixed:
-        if openmetrics not in self._fixed:
-            text = page((each for each in self.families if not each.aged), 0.0, openmetrics)
-            self._fixed[openmetrics] = fixed(text.encode())
-        return self._fixed[openmetrics]
+    def compress_fixed_part(self, openmetrics: bool) -> CompressedPart:
+        if openmetrics not in self._compressed:
+            text = render_page((each for each in self.families if not each.aged), 0.0, openmetrics)
+            self._compressed[openmetrics] = compress_part(text.encode())
+        return self._compressed[openmetrics]
 
-    def within(self, labels: Labels) -> Sequence[Written]:
+    def filter_by_labels(self, labels: Labels) -> Sequence[RenderedFamily]:
         """Return the families with only the samples that have these labels."""
-        families = self._within.get(labels)
+        families = self._filtered.get(labels)
         if families is None:
-            families = [only(family, labels) for family in self.families]
-            if len(self._within) >= MOST_CHOICES:
-                self._within.clear()
-            self._within[labels] = families
+            families = [filter_samples(family, labels) for family in self.families]
+            if len(self._filtered) >= MAX_FILTERS_KEPT:
+                self._filtered.clear()
+            self._filtered[labels] = families
         return families
 
-    def ages(self, now_s: float, openmetrics: bool) -> str:
-        return page((each for each in self.families if each.aged), now_s, openmetrics)
+    def render_ages(self, now_s: float, openmetrics: bool) -> str:
+        return render_page((each for each in self.families if each.aged), now_s, openmetrics)
 
 
-class Reader:
+class SnapshotReader:
     """Serves snapshots from memory. `open_store` is called at the first scrape, and again while it fails."""
 
     def __init__(
         self,
-        open_store: Callable[[], Store],
-        options: ReaderOptions | None = None,
+        open_store: Callable[[], SnapshotStore],
+        options: SnapshotReaderOptions | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open_store = open_store
-        self._store: Store | None = None
-        self._options = options or ReaderOptions()
+        self._store: SnapshotStore | None = None
+        self._options = options or SnapshotReaderOptions()
         self._clock = clock
         self._lock = Lock()
         self._threads = ThreadPoolExecutor(1, "snapshot-reader")
-        self._asking: Future[None] | None = None
-        self._making = Lock()
-        self._made: dict[tuple[bool, bool], Made] = {}  # by format
-        self._held: Held | None = None
-        self._seen: Seen | None = None
-        self._asked_at = self._due = float("-inf")
+        self._polling: Future[None] | None = None
+        self._rendering = Lock()
+        self._pages: dict[tuple[bool, bool], CachedPage] = {}  # by format
+        self._loaded: LoadedSnapshot | None = None
+        self._status: PolledStatus | None = None
+        self._polled_at = self._due = float("-inf")
         self._unreachable = False
         self._damaged = 0  # the unreadable version; 0: none
 
-    def body(self, own: Callable[[], bytes], *, openmetrics: bool, gzip: bool) -> bytes:
+    def render_body(self, own: Callable[[], bytes], *, openmetrics: bool, gzip: bool) -> bytes:
         """Return a page: the snapshot, the families about it, then `own`, this process's metrics in the same format."""
         self.refresh()
-        with self._making:
-            cached = self._made.get((openmetrics, gzip))
-            if cached is None or self._clock() - cached.made_at >= SHARE_S:
-                cached = Made(self._make(own(), openmetrics, gzip), self._clock())
-                self._made[openmetrics, gzip] = cached
+        with self._rendering:
+            cached = self._pages.get((openmetrics, gzip))
+            if cached is None or self._clock() - cached.made_at >= PAGE_CACHE_S:
+                cached = CachedPage(self._render(own(), openmetrics, gzip), self._clock())
+                self._pages[openmetrics, gzip] = cached
             return cached.body
 
-    def body_within(self, labels: Labels, *, openmetrics: bool, gzip: bool) -> bytes:
+    def render_filtered_body(self, labels: Labels, *, openmetrics: bool, gzip: bool) -> bytes:
         """Return a page of only the snapshot's samples that have these labels."""
         self.refresh()
-        held, now_s = self._held, self._now_s()
-        trouble = self._trouble(held, self._seen and self._seen.look, now_s)
+        held, now_s = self._loaded, self._now_s()
+        trouble = self._find_troubles(held, self._status and self._status.status, now_s)
         is_served = held is not None and not trouble & {STALE, SHADOW}
-        text = page(held.within(labels), now_s, openmetrics) if held is not None and is_served else ""
+        text = render_page(held.filter_by_labels(labels), now_s, openmetrics) if held is not None and is_served else ""
         body = text.encode() + (OPENMETRICS_END if openmetrics else b"")
-        return gzipped(NOTHING, body) if gzip else body
+        return gzip_page(EMPTY_PART, body) if gzip else body
 
-    def _make(self, own: bytes, openmetrics: bool, gzip: bool) -> bytes:
-        large, small = self._parts(openmetrics)
+    def _render(self, own: bytes, openmetrics: bool, gzip: bool) -> bytes:
+        large, small = self._render_parts(openmetrics)
         if openmetrics:
             own = own.removesuffix(OPENMETRICS_END) + OPENMETRICS_END
-        return gzipped(large, small + own) if gzip else large.text + small + own
+        return gzip_page(large, small + own) if gzip else large.text + small + own
 
     def refresh(self) -> None:
         with self._lock:
-            first = self._asking is None and self._clock() >= self._due
+            first = self._polling is None and self._clock() >= self._due
             if first:
-                self._asked_at = self._clock()
-                self._asking = self._threads.submit(self._ask)
-            asking = self._asking
-        if asking is None or not (first or self._seen is None):
+                self._polled_at = self._clock()
+                self._polling = self._threads.submit(self._poll)
+            asking = self._polling
+        if asking is None or not (first or self._status is None):
             return
-        done, _ = wait([asking], PATIENCE_S)
-        if not done and (self._seen is None or self._seen.asked_at < self._asked_at):
-            self._unreachable, self._made = True, {}
+        done, _ = wait([asking], POLL_WAIT_S)
+        if not done and (self._status is None or self._status.polled_at < self._polled_at):
+            self._unreachable, self._pages = True, {}
 
     def close(self) -> None:
         self._threads.shutdown(wait=False)
 
-    def _ask(self) -> None:
+    def _poll(self) -> None:
         try:
             store = self._store = self._store or self._open_store()
-            look = store.look()
-            self._seen = Seen(look, self._asked_at)
+            look = store.read_status()
+            self._status = PolledStatus(look, self._polled_at)
             self._load(store, look.version)
             self._unreachable = False
         except Exception as error:  # after any failure the last good version is served
@@ -166,12 +166,12 @@ class Reader:
                 log.warning("could not read the snapshot from Valkey: %s", error, extra={"action": "snapshot_unread"})
             self._unreachable = True
         with self._lock:
-            self._due = self._clock() + (RETRY_S if self._unreachable else self._options.look_every_s)
-            self._asking = None
-            self._made = {}
+            self._due = self._clock() + (RETRY_S if self._unreachable else self._options.poll_every_s)
+            self._polling = None
+            self._pages = {}
 
-    def _load(self, store: Store, version: int) -> None:
-        held = self._held
+    def _load(self, store: SnapshotStore, version: int) -> None:
+        held = self._loaded
         if version in (0, self._damaged) or (held is not None and held.meta.version == version):
             return
         try:
@@ -183,44 +183,46 @@ class Reader:
         else:
             self._damaged = 0
         if snapshot is not None:
-            self._held = self._prepared(Held(*snapshot))
+            self._loaded = self._prerender(LoadedSnapshot(*snapshot))
         else:
             self._load_older(store, version, held.meta.version if held else 0)
 
-    def _prepared(self, new: Held) -> Held:
+    def _prerender(self, new: LoadedSnapshot) -> LoadedSnapshot:
         """Render the formats in use before the version is served; scrapes use the previous version meanwhile."""
-        for openmetrics in {wanted for wanted, _ in list(self._made)}:
-            new.fixed(openmetrics)
+        for openmetrics in {wanted for wanted, _ in list(self._pages)}:
+            new.compress_fixed_part(openmetrics)
         return new
 
-    def _load_older(self, store: Store, than: int, but_newer_than: int) -> None:
+    def _load_older(self, store: SnapshotStore, than: int, but_newer_than: int) -> None:
         """Load the newest intact version older than `than`, if it is newer than the loaded one."""
-        for version in store.versions():
+        for version in store.list_versions():
             try:
                 snapshot = store.read(version) if but_newer_than < version < than else None
             except SnapshotDamaged:
                 snapshot = None
             if snapshot is not None:
-                self._held = Held(*snapshot)
+                self._loaded = LoadedSnapshot(*snapshot)
                 return
 
-    def _parts(self, openmetrics: bool) -> tuple[Fixed, bytes]:
-        held, seen = self._held, self._seen
+    def _render_parts(self, openmetrics: bool) -> tuple[CompressedPart, bytes]:
+        held, seen = self._loaded, self._status
         now_s = self._now_s()
-        look = seen and seen.look
-        trouble = self._trouble(held, look, now_s)
-        families = health(held and held.meta, look and look.attempts, now_s, trouble, convoy=self._options.convoy)
-        about = page(map(write, families), now_s, openmetrics)
+        look = seen and seen.status
+        trouble = self._find_troubles(held, look, now_s)
+        families = build_status_families(
+            held and held.meta, look and look.attempts, now_s, trouble, convoy=self._options.convoy
+        )
+        about = render_page(map(render_family, families), now_s, openmetrics)
         if held is None or trouble & {STALE, SHADOW}:
-            return NOTHING, about.encode()
-        return held.fixed(openmetrics), (held.ages(now_s, openmetrics) + about).encode()
+            return EMPTY_PART, about.encode()
+        return held.compress_fixed_part(openmetrics), (held.render_ages(now_s, openmetrics) + about).encode()
 
     def _now_s(self) -> float:
         """Return Valkey's time: as last read plus the time since; 0 if never read."""
-        seen = self._seen
-        return 0.0 if seen is None else seen.look.now_s + self._clock() - seen.asked_at
+        seen = self._status
+        return 0.0 if seen is None else seen.status.now_s + self._clock() - seen.polled_at
 
-    def _trouble(self, held: Held | None, look: Look | None, now_s: float) -> frozenset[str]:
+    def _find_troubles(self, held: LoadedSnapshot | None, look: SnapshotStatus | None, now_s: float) -> frozenset[str]:
         troubles = {
             STALE: held is not None and now_s - held.meta.generated_at_unix > self._options.max_staleness_s,
             MISSING: held is None or look is None or not look.version,

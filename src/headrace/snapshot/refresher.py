@@ -15,25 +15,25 @@ from dataclasses import dataclass
 from uuid import uuid4
 
 from headrace.errors import HeadraceError
-from headrace.snapshot.families import series_total
-from headrace.snapshot.lines import Written, write
+from headrace.snapshot.exposition import RenderedFamily, render_family
+from headrace.snapshot.families import count_samples
 from headrace.snapshot.parity import compare
-from headrace.snapshot.payload import Meta, checksum_of, encode
-from headrace.snapshot.sources import Sources
-from headrace.snapshot.store import Begun, Store, Superseded
+from headrace.snapshot.payload import SnapshotMeta, compute_checksum, encode
+from headrace.snapshot.sources import SnapshotSources
+from headrace.snapshot.store import RefreshClaim, SnapshotStore, SnapshotSuperseded
 
 log = logging.getLogger(__name__)
 
 STEPS = ("begun", "read", "staged", "verified", "switched")
 
 
-def nothing(_step: str) -> None:
+def ignore_step(_step: str) -> None:
     pass
 
 
 @dataclass(frozen=True)
-class Refreshed:
-    meta: Meta
+class RefreshResult:
+    meta: SnapshotMeta
     took_s: float
 
 
@@ -42,12 +42,12 @@ class Refresher:
 
     def __init__(
         self,
-        store: Store,
-        sources: Sources,
+        store: SnapshotStore,
+        sources: SnapshotSources,
         *,
         shadow: bool = False,
         owner: str | None = None,
-        after: Callable[[str], None] = nothing,
+        after: Callable[[str], None] = ignore_step,
     ) -> None:
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._store = store
@@ -55,45 +55,45 @@ class Refresher:
         self._shadow = shadow
         self._after = after
 
-    def run_once(self) -> Refreshed | None:
+    def run_once(self) -> RefreshResult | None:
         """Refresh the snapshot; None if another process holds the lease. Failures are recorded in Valkey and raised."""
         began = time.monotonic()
-        begun = self._store.begin(self.owner)
+        begun = self._store.begin_refresh(self.owner)
         if not begun.number:
             return None
         try:
             self._after("begun")
             meta = self._publish(begun, began)
-        except Superseded:
+        except SnapshotSuperseded:
             raise  # not a failure, and already counted by the switch
         except Exception as error:
-            self._note(begun.number, error)
+            self._record_failure(begun.number, error)
             raise
         if self._shadow:
             self._compare(meta)
-        return Refreshed(meta, time.monotonic() - began)
+        return RefreshResult(meta, time.monotonic() - began)
 
-    def renew(self) -> bool:
-        return self._store.renew(self.owner)
+    def renew_lease(self) -> bool:
+        return self._store.renew_lease(self.owner)
 
-    def leave(self) -> None:
+    def release_lease(self) -> None:
         try:
-            self._store.leave(self.owner)
+            self._store.release_lease(self.owner)
         except HeadraceError:
             pass  # the lease expires by itself
 
-    def _publish(self, begun: Begun, began: float) -> Meta:
+    def _publish(self, begun: RefreshClaim, began: float) -> SnapshotMeta:
         reading = self._sources.read()
         self._after("read")
-        data = encode([write(family) for family in reading.families])
-        meta = Meta(
+        data = encode([render_family(family) for family in reading.families])
+        meta = SnapshotMeta(
             version=begun.number,
             generated_at_unix=begun.now_s,
             source=self._sources.source,
             aggregation_duration_ms=int((time.monotonic() - began) * 1000),
             rows_total=reading.rows,
-            series_total=series_total(reading.families),
-            checksum=checksum_of(data),
+            series_total=count_samples(reading.families),
+            checksum=compute_checksum(data),
             bytes=len(data),
             owner=self.owner,
             token=begun.number,
@@ -106,20 +106,20 @@ class Refresher:
         self._after("switched")
         return meta
 
-    def _compare(self, meta: Meta) -> None:
+    def _compare(self, meta: SnapshotMeta) -> None:
         """Compare the published version with a direct reading of the servers, and record the result (shadow mode)."""
         published = self._store.read(meta.version)
         if published is None:
             return  # superseded meanwhile
-        self._store.note_parity(compare(published[1], direct(self._sources)).counts())
+        self._store.record_parity(compare(published[1], read_direct(self._sources)).counts())
 
-    def _note(self, number: int, error: Exception) -> None:
+    def _record_failure(self, number: int, error: Exception) -> None:
         try:
-            self._store.fail(self.owner, number, str(error))
+            self._store.record_failure(self.owner, number, str(error))
         except HeadraceError:
             log.debug("could not record the failure: Valkey does not answer", extra={"action": "note_failed"})
 
 
-def direct(sources: Sources) -> list[Written]:
+def read_direct(sources: SnapshotSources) -> list[RenderedFamily]:
     """Read the servers and render the families, without a snapshot."""
-    return [write(family) for family in sources.read().families]
+    return [render_family(family) for family in sources.read().families]

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from threading import Event, Thread
 
 from headrace.errors import HeadraceError, MigrationError, ServiceUnavailable
+from headrace.runtime.loop import LoopStats, ServiceMetrics
 from headrace.snapshot.families import InvalidFamily
 from headrace.snapshot.refresher import Refresher
-from headrace.snapshot.sources import Sources
-from headrace.snapshot.store import Superseded
+from headrace.snapshot.sources import SnapshotSources
+from headrace.snapshot.store import SnapshotSuperseded
 from headrace.spool.backoff import Backoff
-from headrace.vitals.rounds import LoopFigures, Rounds
 
 log = logging.getLogger(__name__)
 
@@ -24,35 +24,37 @@ STUCK_LEASES = 10
 
 
 @dataclass(frozen=True)
-class ServiceOptions:
+class SnapshotServiceOptions:
     refresh_interval_s: float = 15.0
     lock_ttl_s: float = 30.0
     backoff: Backoff = field(default_factory=lambda: Backoff(base_s=1.0, longest_s=60.0))
 
 
-class Service:
-    def __init__(self, refresher: Refresher, sources: Sources, options: ServiceOptions | None = None) -> None:
+class SnapshotService:
+    def __init__(
+        self, refresher: Refresher, sources: SnapshotSources, options: SnapshotServiceOptions | None = None
+    ) -> None:
         self._refresher = refresher
         self._sources = sources
-        self._options = options or ServiceOptions()
+        self._options = options or SnapshotServiceOptions()
         self._failures = 0
         self._began: float | None = None  # start of the refresh in progress
         self._leads = False
-        self._rounds = Rounds("snapshot", lambda: self._leads)
-        self.figures = LoopFigures([self._rounds])
+        self._loop_stats = LoopStats("snapshot", lambda: self._leads)
+        self.metrics = ServiceMetrics([self._loop_stats])
 
     def run_forever(self, stop: Event) -> None:
         """Refresh until `stop`. Raises InvalidFamily if PostgreSQL rejects a family's SQL; retries while it is down."""
         self._validate()
-        renewing = Thread(target=self._beat, args=[stop], name="snapshot-lease", daemon=True)
+        renewing = Thread(target=self._renew_lease_loop, args=[stop], name="snapshot-lease", daemon=True)
         renewing.start()
         try:
             while not stop.is_set():
-                stop.wait(self._wait_s(self._refresh(), time.monotonic()))
+                stop.wait(self._compute_wait_s(self._refresh(), time.monotonic()))
         finally:
             stop.set()
             renewing.join(STOP_S)
-            self._refresher.leave()
+            self._refresher.release_lease()
 
     def _validate(self) -> None:
         """Validate the families, also on standby, so that errors appear at start. A missing server is only logged."""
@@ -67,29 +69,29 @@ class Service:
         try:
             self._refresh_now()
             self._failures = 0
-        except Superseded as error:
+        except SnapshotSuperseded as error:
             self._leads = False
             log.info("%s", error, extra={"action": "superseded"})
-            self._rounds.superseded()
+            self._loop_stats.record_superseded()
         except (InvalidFamily, MigrationError):
             raise  # a retry would fail the same way
         except HeadraceError as error:
             log.warning("could not refresh the snapshot: %s", error, extra={"action": "refresh_failed"})
-            self._rounds.failed(error)
-            self._give_way()
+            self._loop_stats.record_failure(error)
+            self._release_after_failure()
         except Exception as error:
             log.exception("could not refresh the snapshot", extra={"action": "refresh_failed"})
-            self._rounds.failed(error)
-            self._give_way()
+            self._loop_stats.record_failure(error)
+            self._release_after_failure()
         finally:
             self._began = None
         return began
 
-    def _give_way(self) -> None:
+    def _release_after_failure(self) -> None:
         """Count a failure and release the lease, so that another process can try at once."""
         self._failures += 1
         self._leads = False
-        self._refresher.leave()
+        self._refresher.release_lease()
 
     def _refresh_now(self) -> None:
         done = self._refresher.run_once()
@@ -98,22 +100,22 @@ class Service:
             text = "acquired the refresh lease" if self._leads else "another process holds the refresh lease"
             log.info("%s", text, extra={"action": "lease"})
         if done is None:
-            self._rounds.stands_by()
+            self._loop_stats.record_standby()
         else:
-            self._rounds.done(done.took_s)
+            self._loop_stats.record_success(done.took_s)
             log.debug(
                 "published version %s: %s series from %s rows in %.2f s",
                 *(done.meta.version, done.meta.series_total, done.meta.rows_total, done.took_s),
                 extra={"action": "refreshed"},
             )
 
-    def _wait_s(self, began: float, now: float) -> float:
+    def _compute_wait_s(self, began: float, now: float) -> float:
         if self._failures:
             return self._options.backoff.delay_s(self._failures, random.random())
         # A refresh that exceeds the interval skips the next one, so that the servers always get a pause.
         return self._options.refresh_interval_s - (now - began) % self._options.refresh_interval_s
 
-    def _beat(self, stop: Event) -> None:
+    def _renew_lease_loop(self, stop: Event) -> None:
         every_s = self._options.lock_ttl_s / 3
         while not stop.wait(every_s):
             began = self._began
@@ -121,6 +123,6 @@ class Service:
                 continue
             try:
                 if self._leads or began is not None:
-                    self._refresher.renew()
+                    self._refresher.renew_lease()
             except Exception as error:
                 log.warning("could not renew the lease: %s", error, extra={"action": "renew_failed"})

@@ -7,42 +7,48 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from headrace.queue.metrics import read_metrics
-from headrace.queue.queue import read_shards
+from headrace.queue.client import read_shards
+from headrace.queue.metrics_flag import read_metrics
 from headrace.queue.state import read_limits, read_states
-from headrace.snapshot import database
-from headrace.snapshot.declared import HEADRACE, Declared, read_declared, refuse_same_names
-from headrace.snapshot.families import Described, Family, InvalidFamily, refuse_duplicates
-from headrace.snapshot.queues import OTHERS, PER_QUEUE, Live, Naming, families_of
-from headrace.snapshot.quotas import QUOTAS, read_quotas
-from headrace.snapshot.recent import History, read_history
-from headrace.snapshot.streams import STREAMS, Streams
+from headrace.snapshot import sql_family_reader as database
+from headrace.snapshot.families import FamilyDescriptor, InvalidFamily, SnapshotFamily, refuse_duplicates
+from headrace.snapshot.queue_families import (
+    GLOBAL_FAMILIES,
+    QUEUE_FAMILIES,
+    QueueMetricsInput,
+    TenantLabelPolicy,
+    build_queue_families,
+)
+from headrace.snapshot.quota_families import QUOTA_FAMILIES, read_quotas
+from headrace.snapshot.recent_history import RecentHistory, read_recent_history
+from headrace.snapshot.sql_families import HEADRACE_PRESET, SqlFamily, check_unique_names, load_sql_families
+from headrace.snapshot.stream_families import STREAM_FAMILIES, StreamDepthReader
 from headrace.valkey.connect import Valkey
 from headrace.warehouse.connect import Client
-from headrace.warehouse.reads import Reads
+from headrace.warehouse.query_runner import QueryRunner
 
 log = logging.getLogger(__name__)
 
-SOURCE = {HEADRACE: "valkey,postgres", "convoy": "postgres"}
+SOURCE = {HEADRACE_PRESET: "valkey,postgres", "convoy": "postgres"}
 
 
 @dataclass(frozen=True)
-class SourceOptions:
+class SnapshotSourceOptions:
     shards: int | None = None  # verified if given; None: the number stored in Valkey
     postgres_url: str = ""
     source_url: str = ""  # database of the operator's families; empty: `postgres_url`
     query_timeout_s: float = 10.0
-    naming: Naming = field(default_factory=Naming)
-    presets: tuple[str, ...] = (HEADRACE,)
+    label_policy: TenantLabelPolicy = field(default_factory=TenantLabelPolicy)
+    presets: tuple[str, ...] = (HEADRACE_PRESET,)
 
 
 @dataclass
-class Reading:
-    families: list[Family] = field(default_factory=list[Family])
+class CollectedFamilies:
+    families: list[SnapshotFamily] = field(default_factory=list[SnapshotFamily])
     rows: int = 0
 
 
-class Sources:
+class SnapshotSources:
     """Reads all sources of a snapshot.
 
     `history` connects to ClickHouse; None if it is not configured. If ClickHouse fails, its families are omitted and
@@ -52,19 +58,19 @@ class Sources:
     def __init__(
         self,
         valkey: Valkey,
-        options: SourceOptions,
-        declared: Sequence[Declared] | None = None,
+        options: SnapshotSourceOptions,
+        declared: Sequence[SqlFamily] | None = None,
         history: Callable[[], Client] | None = None,
-        streams: Streams | None = None,
+        streams: StreamDepthReader | None = None,
     ) -> None:
         self._valkey = valkey
         self._streams = streams
         self._options = options
-        self._declared = list(read_declared(options.presets, None) if declared is None else declared)
-        refuse_same_names([*(each.described for each in self._declared), *self._own()])
+        self._declared = list(load_sql_families(options.presets, None) if declared is None else declared)
+        check_unique_names([*(each.descriptor for each in self._declared), *self._list_own_descriptors()])
         self._history = history
         self._client: Client | None = None
-        self._told = ""  # the last logged failure to read history
+        self._last_history_error = ""  # the last logged failure to read history
         self._valid = False
 
     @property
@@ -73,33 +79,37 @@ class Sources:
 
     def validate(self) -> None:
         """Check the queries of all families in their databases. Raises InvalidFamily, or ServiceUnavailable."""
-        for url, declared in self._by_database():
-            database.validate(url, declared, self._options.query_timeout_s)
+        for url, declared in self._group_by_database():
+            database.validate_families(url, declared, self._options.query_timeout_s)
         self._valid = True
 
-    def read(self) -> Reading:
+    def read(self) -> CollectedFamilies:
         """Read all families, or raise: a snapshot is never partial, except for families from history."""
         if not self._valid:
             self.validate()
-        done = Reading()
-        if HEADRACE in self._options.presets:
+        done = CollectedFamilies()
+        if HEADRACE_PRESET in self._options.presets:
             self._read_own(done)
-        for url, declared in self._by_database():
-            families, rows = database.read(url, declared, self._options.query_timeout_s)
+        for url, declared in self._group_by_database():
+            families, rows = database.read_families(url, declared, self._options.query_timeout_s)
             done.families += families
             done.rows += rows
         for family in done.families:
             refuse_duplicates(family)
         return done
 
-    def _own(self) -> list[Described]:
-        return [*PER_QUEUE, *OTHERS, *QUOTAS, *STREAMS] if HEADRACE in self._options.presets else []
+    def _list_own_descriptors(self) -> list[FamilyDescriptor]:
+        return (
+            [*QUEUE_FAMILIES, *GLOBAL_FAMILIES, *QUOTA_FAMILIES, *STREAM_FAMILIES]
+            if HEADRACE_PRESET in self._options.presets
+            else []
+        )
 
-    def _by_database(self) -> list[tuple[str, list[Declared]]]:
+    def _group_by_database(self) -> list[tuple[str, list[SqlFamily]]]:
         """Group the SQL families by database URL, so that each database is read in one transaction."""
-        by_url: dict[str, list[Declared]] = {}
+        by_url: dict[str, list[SqlFamily]] = {}
         for each in self._declared:
-            own = each.preset == HEADRACE
+            own = each.preset == HEADRACE_PRESET
             url = self._options.postgres_url if own else self._options.source_url or self._options.postgres_url
             if url:
                 by_url.setdefault(url, []).append(each)
@@ -107,7 +117,7 @@ class Sources:
                 raise InvalidFamily(f"Family {each.name} requires PostgreSQL: set postgres.url.")
         return list(by_url.items())
 
-    def _read_own(self, done: Reading) -> None:
+    def _read_own(self, done: CollectedFamilies) -> None:
         shards = read_shards(self._valkey, self._options.shards)
         states = read_states(self._valkey, shards)
         envs = sorted({state.ref.environment for state in states})
@@ -116,29 +126,29 @@ class Sources:
         recent, watermark_s = (None, None) if history is None else (history.recent, history.watermark_s)
         options = self._options
         quotas = read_quotas(self._valkey, shards, options.postgres_url, options.query_timeout_s, envs)
-        live = Live(states, read_metrics(self._valkey, shards), limits, recent, watermark_s, quotas)
+        live = QueueMetricsInput(states, read_metrics(self._valkey, shards), limits, recent, watermark_s, quotas)
         done.rows += len(states) + len(recent or ())
-        done.families += families_of(live, self._options.naming)
+        done.families += build_queue_families(live, self._options.label_policy)
         if self._streams is not None:
             done.families += self._streams.read()
             done.rows += len(self._streams.groups)
 
-    def _read_history(self) -> History | None:
+    def _read_history(self) -> RecentHistory | None:
         if self._history is None:
             return None
         try:
             if self._client is None:
                 self._client = self._history()
-            history = read_history(Reads(self._client, self._options.query_timeout_s), int(time.time()))
+            history = read_recent_history(QueryRunner(self._client, self._options.query_timeout_s), int(time.time()))
         except Exception as error:  # after any failure the live values are published without history
             self._client = None
-            if str(error) != self._told:
+            if str(error) != self._last_history_error:
                 log.warning(
                     "could not read history, omitting wait and run times: %s",
                     error,
                     extra={"action": "history_left_out"},
                 )
-            self._told = str(error)
+            self._last_history_error = str(error)
             return None
-        self._told = ""
+        self._last_history_error = ""
         return history

@@ -9,11 +9,18 @@ from importlib.resources import files
 from typing import Any, cast
 
 from headrace.errors import HeadraceError
-from headrace.snapshot.keys import Keys, version_of
-from headrace.snapshot.lines import Written
-from headrace.snapshot.payload import Meta, SnapshotDamaged, checksum_of, decode, read_meta, shortened
-from headrace.valkey.connect import Valkey, available
-from headrace.valkey.scripts import Call, Script, load_script, run
+from headrace.snapshot.exposition import RenderedFamily
+from headrace.snapshot.keys import SnapshotKeys, parse_version
+from headrace.snapshot.payload import (
+    SnapshotDamaged,
+    SnapshotMeta,
+    compute_checksum,
+    decode,
+    parse_meta,
+    truncate_message,
+)
+from headrace.valkey.connect import Valkey, translate_errors
+from headrace.valkey.scripts import Script, ScriptCall, load_script, run
 
 SCRIPTS = ("begin_refresh", "renew_lease", "release_lease", "stage", "switch", "record_failure", "read_status")
 SUPERSEDED_S = 3600.0
@@ -21,7 +28,7 @@ STAGED_S = 300.0
 """Lifetime of a staged version in seconds: longer than verification and switch take."""
 
 
-class Superseded(HeadraceError):
+class SnapshotSuperseded(HeadraceError):
     """Another process started a newer snapshot. This one was not published."""
 
 
@@ -31,21 +38,21 @@ class StagingLost(HeadraceError):
 
 
 @dataclass(frozen=True)
-class StoreOptions:
+class SnapshotStoreOptions:
     prefix: str = "hr:metrics:queue:snapshot"
     lock_ttl_s: float = 30.0
     keep_versions: int = 3
 
 
 @dataclass(frozen=True)
-class Begun:
+class RefreshClaim:
     number: int  # claimed version; 0: another process holds the lease
     now_s: float  # Valkey's clock
     holder: str
 
 
 @dataclass(frozen=True)
-class Attempts:
+class RefreshStats:
     """Lifetime counts of refresh outcomes, and the last success and failure."""
 
     ok: int = 0
@@ -59,114 +66,126 @@ class Attempts:
 
 
 @dataclass(frozen=True)
-class Look:
+class SnapshotStatus:
     version: int  # 0: none published
     now_s: float
-    attempts: Attempts
+    attempts: RefreshStats
 
 
 @cache
-def script(name: str) -> Script:
+def get_script(name: str) -> Script:
     return load_script(files("headrace.snapshot") / "lua", name)
 
 
-class Store:
-    def __init__(self, client: Valkey, options: StoreOptions | None = None) -> None:
+class SnapshotStore:
+    def __init__(self, client: Valkey, options: SnapshotStoreOptions | None = None) -> None:
         self._client = client
-        self._options = options or StoreOptions()
-        self._keys = Keys(self._options.prefix)
+        self._options = options or SnapshotStoreOptions()
+        self._keys = SnapshotKeys(self._options.prefix)
 
-    def begin(self, owner: str) -> Begun:
+    def begin_refresh(self, owner: str) -> RefreshClaim:
         keys = [self._keys.lease, self._keys.number, self._keys.current, self._keys.versions]
-        return run(self._client, Call(script("begin_refresh"), keys, [owner, self._lease_ms()], _begun))
+        return run(
+            self._client, ScriptCall(get_script("begin_refresh"), keys, [owner, self._get_lease_ms()], _parse_claim)
+        )
 
-    def renew(self, owner: str) -> bool:
-        return run(self._client, Call(script("renew_lease"), [self._keys.lease], [owner, self._lease_ms()], bool))
+    def renew_lease(self, owner: str) -> bool:
+        return run(
+            self._client, ScriptCall(get_script("renew_lease"), [self._keys.lease], [owner, self._get_lease_ms()], bool)
+        )
 
-    def leave(self, owner: str) -> None:
-        run(self._client, Call(script("release_lease"), [self._keys.lease], [owner], bool))
+    def release_lease(self, owner: str) -> None:
+        run(self._client, ScriptCall(get_script("release_lease"), [self._keys.lease], [owner], bool))
 
-    def stage(self, meta: Meta, data: bytes) -> None:
+    def stage(self, meta: SnapshotMeta, data: bytes) -> None:
         keys = [self._keys.data(meta.version), self._keys.meta(meta.version)]
-        fields = [part for pair in meta.fields().items() for part in pair]
-        run(self._client, Call(script("stage"), keys, [int(STAGED_S * 1000), data, *fields], _nothing))
+        fields = [part for pair in meta.to_fields().items() for part in pair]
+        run(self._client, ScriptCall(get_script("stage"), keys, [int(STAGED_S * 1000), data, *fields], _parse_nothing))
 
-    def verify(self, meta: Meta) -> None:
+    def verify(self, meta: SnapshotMeta) -> None:
         """Read the staged version back and compare it. Raises StagingLost."""
-        with available():
+        with translate_errors():
             data = cast(bytes | None, self._client.get(self._keys.data(meta.version)))
             fields = cast("dict[bytes, bytes]", self._client.hgetall(self._keys.meta(meta.version)))
-        if data is None or checksum_of(data) != meta.checksum or not fields or read_meta(fields) != meta:
+        if data is None or compute_checksum(data) != meta.checksum or not fields or parse_meta(fields) != meta:
             raise StagingLost
 
-    def switch(self, meta: Meta) -> None:
+    def switch(self, meta: SnapshotMeta) -> None:
         """Publish the staged version. Raises SnapshotSuperseded or StagingLost."""
         keys = self._keys
         touched = [keys.current, keys.number, keys.versions, keys.attempts]
         touched += [keys.data(meta.version), keys.meta(meta.version)]
         superseded_ms, duration_ms = int(SUPERSEDED_S * 1000), meta.aggregation_duration_ms
-        args = [meta.version, meta.bytes, self._options.keep_versions, superseded_ms, keys.begin, duration_ms]
-        answer = run(self._client, Call(script("switch"), touched, args, int))
+        args = [meta.version, meta.bytes, self._options.keep_versions, superseded_ms, keys.key_prefix, duration_ms]
+        answer = run(self._client, ScriptCall(get_script("switch"), touched, args, int))
         if answer == 0:
-            raise Superseded
+            raise SnapshotSuperseded
         if answer < 0:
             raise StagingLost
 
-    def fail(self, owner: str, number: int, message: str) -> None:
+    def record_failure(self, owner: str, number: int, message: str) -> None:
         run(
             self._client,
-            Call(script("record_failure"), [self._keys.attempts], [owner, number, shortened(message)], _nothing),
+            ScriptCall(
+                get_script("record_failure"),
+                [self._keys.attempts],
+                [owner, number, truncate_message(message)],
+                _parse_nothing,
+            ),
         )
 
-    def note_parity(self, counts: Mapping[str, int]) -> None:
-        with available():
+    def record_parity(self, counts: Mapping[str, int]) -> None:
+        with translate_errors():
             self._client.hset(self._keys.attempts, mapping={f"parity_{name}": count for name, count in counts.items()})
 
-    def look(self) -> Look:
-        return run(self._client, Call(script("read_status"), [self._keys.current, self._keys.attempts], [], _look))
+    def read_status(self) -> SnapshotStatus:
+        return run(
+            self._client,
+            ScriptCall(get_script("read_status"), [self._keys.current, self._keys.attempts], [], _parse_status),
+        )
 
-    def read(self, version: int) -> tuple[Meta, list[Written]] | None:
+    def read(self, version: int) -> tuple[SnapshotMeta, list[RenderedFamily]] | None:
         """Read a version; None if it does not exist (any more). Raises SnapshotDamaged."""
-        with available():
+        with translate_errors():
             fields = cast("dict[bytes, bytes]", self._client.hgetall(self._keys.meta(version)))
             data = cast(bytes | None, self._client.get(self._keys.data(version)))
         if not fields and data is None:
             return None
         if data is None:
             raise SnapshotDamaged(f"{SnapshotDamaged()} (payload missing)")
-        meta = read_meta(fields)
+        meta = parse_meta(fields)
         if meta.version != version:
             raise SnapshotDamaged(f"{SnapshotDamaged()} (metadata belongs to version {meta.version})")
         return meta, decode(data, meta.checksum)
 
-    def versions(self) -> list[int]:
+    def list_versions(self) -> list[int]:
         """Return the stored versions, newest first."""
-        with available():
+        with translate_errors():
             names = cast("list[bytes]", self._client.zrange(self._keys.versions, 0, -1, desc=True))
-        return [version_of(name) for name in names]
+        return [parse_version(name) for name in names]
 
-    def _lease_ms(self) -> int:
+    def _get_lease_ms(self) -> int:
         return int(self._options.lock_ttl_s * 1000)
 
 
-def _nothing(_: Any) -> None:
+def _parse_nothing(_: Any) -> None:
     return None
 
 
-def _begun(answer: Any) -> Begun:
+def _parse_claim(answer: Any) -> RefreshClaim:
     number, now_ms, holder = answer
-    return Begun(number, now_ms / 1000, holder.decode())
+    return RefreshClaim(number, now_ms / 1000, holder.decode())
 
 
-def _look(answer: Any) -> Look:
+def _parse_status(answer: Any) -> SnapshotStatus:
     current, now_ms, fields = answer
     texts = {fields[i].decode(): fields[i + 1].decode() for i in range(0, len(fields), 2)}
-    return Look(version_of(current), now_ms / 1000, _attempts(texts))
+    return SnapshotStatus(parse_version(current), now_ms / 1000, _parse_stats(texts))
 
 
-def _attempts(fields: Mapping[str, str]) -> Attempts:
+def _parse_stats(fields: Mapping[str, str]) -> RefreshStats:
     parity = {name.removeprefix("parity_"): int(count) for name, count in fields.items() if name.startswith("parity_")}
-    return Attempts(
+    return RefreshStats(
         ok=int(fields.get("ok", 0)),
         error=int(fields.get("error", 0)),
         superseded=int(fields.get("superseded", 0)),

@@ -16,32 +16,32 @@ DEAD_BAND = 0.3  # a target within 30 % of the current number changes nothing
 
 
 @dataclass(frozen=True)
-class Bounds:
-    least: int
-    most: int
+class WorkerBounds:
+    minimum: int
+    maximum: int
 
 
 @dataclass(frozen=True)
-class Load:
+class ExportLoad:
     arrivals_per_s: float
     service_s: float | None  # how long one worker is busy with one record; None: not measured yet
     backlog: int  # waiting records
 
 
-def wanted_workers(current: int, load: Load, bounds: Bounds, target_utilization: float = 0.85) -> int:
+def compute_worker_count(current: int, load: ExportLoad, bounds: WorkerBounds, target_utilization: float = 0.85) -> int:
     """Return the number of workers to run. Without a measured service time, keep the current number, within the
     bounds."""
-    kept = min(max(current, bounds.least), bounds.most)
+    kept = min(max(current, bounds.minimum), bounds.maximum)
     if load.service_s is None:
         return kept
     busy = load.service_s * (load.arrivals_per_s + CATCH_UP_PER_S * load.backlog)
     target = busy / target_utilization
     if abs(target - current) <= DEAD_BAND * current:
         return kept
-    return min(max(math.ceil(target), bounds.least), bounds.most)
+    return min(max(math.ceil(target), bounds.minimum), bounds.maximum)
 
 
-class Average:
+class MovingAverage:
     """Exponentially weighted moving average. `value` is None before the first value."""
 
     def __init__(self, weight: float = 0.2) -> None:
@@ -52,14 +52,14 @@ class Average:
         self.value = value if self.value is None else self.value + self._weight * (value - self.value)
 
 
-class Rate:
+class CounterRate:
     """Growth of a counter per second, averaged over the calls of `update`."""
 
     def __init__(self) -> None:
-        self._average = Average(0.5)
+        self._average = MovingAverage(0.5)
         self._before: tuple[float, int] | None = None
 
-    def look(self, now_s: float, count: int) -> float:
+    def update(self, now_s: float, count: int) -> float:
         """Record the counter's value at `now_s`; return its averaged growth per second, 0 before the second call."""
         before, self._before = self._before, (now_s, count)
         if before is not None and now_s > before[0]:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from headrace.errors import RecordTooLarge, SpoolClosed, SpoolDiskFull, SpoolFull, UnknownRecord
-from headrace.spool.files import is_no_space, write_error
-from headrace.spool.journal import Kind
-from headrace.spool.memory import Block
-from headrace.spool.record import MAX_LENGTH, NO_PAIRS, NewRecord, Part
-from headrace.spool.state import State
-from headrace.spool.store import Store
-from headrace.spool.upkeep import Upkeep
-from headrace.spool.writer import Writer
+from headrace.spool.files import is_no_space, to_spool_error
+from headrace.spool.journal import NoteKind
+from headrace.spool.maintenance import SpoolMaintenance
+from headrace.spool.memory import BufferedRecord
+from headrace.spool.record import MAX_LENGTH, NO_PAIRS, NewRecord, RecordPart
+from headrace.spool.state import SpoolState
+from headrace.spool.store import SegmentStore
+from headrace.spool.writer import SpoolWriter
 
 DROPPED = 0
 """Returned by `put` for a record that `drop_newest` dropped. No record has this id."""
@@ -28,14 +28,14 @@ RETRY_S = 0.25  # retry interval of a put that waits for disk space; it is woken
 
 
 class Admission:
-    def __init__(self, state: State, writer: Writer | None, upkeep: Upkeep) -> None:
+    def __init__(self, state: SpoolState, writer: SpoolWriter | None, maintenance: SpoolMaintenance) -> None:
         self._state = state
         self._options = state.options
         self._max_size, self._max_bytes = state.options.max_size, state.options.max_bytes
         self._writer = writer
-        self._upkeep = upkeep
+        self._maintenance = maintenance
 
-    def put(self, blocks: Sequence[Block]) -> int:
+    def put(self, blocks: Sequence[BufferedRecord]) -> int:
         """Accept all records or none. Return the last one's sequence number, or DROPPED if the full behaviour dropped
         them.
 
@@ -47,23 +47,23 @@ class Admission:
         if charge > self._options.max_record:  # otherwise no single record can be too large
             self._check(blocks)
         with state.lock:
-            if (state.closed or not self._fits(count, charge)) and not self._make_room(count, charge):
+            if (state.closed or not self._has_room_for(count, charge)) and not self._make_room(count, charge):
                 return DROPPED
             last = state.append(blocks, charge)
             state.memory.fresh += (last,) if count == 1 else range(last - count + 1, last + 1)
-            state.ledger.accept(count, charge)
+            state.ledger.count_accepted(count, charge)
             if state.leasers and (writer is None or not durable):
                 state.arrived.notify(count)
             if writer is None:
                 state.marks.update(blocks[-1].marks)
                 return last
-            waits = durable or state.memory.overflows
+            waits = durable or state.memory.is_over_limit
             reserve = not durable and last > state.numbers.reserved
         if reserve:
-            self._upkeep.reserve()
-        return last if not waits or self.settle(blocks) else DROPPED
+            self._maintenance.reserve()
+        return last if not waits or self.wait_until_stored(blocks) else DROPPED
 
-    def _check(self, blocks: Sequence[Block]) -> None:
+    def _check(self, blocks: Sequence[BufferedRecord]) -> None:
         most = self._options.max_record
         for block in blocks:
             if len(block.payload) > most or block.charge > MAX_LENGTH:
@@ -91,10 +91,10 @@ class Admission:
                 f" {options.max_bytes} bytes). Nothing was written; put fewer at once."
             )
         if options.full_behavior == "drop_newest":
-            ledger.turn_away(count, "newest")
+            ledger.count_dropped_new(count, "newest")
             return False
         deadline = time.monotonic() + options.block_timeout
-        while not self._fits(count, charge):
+        while not self._has_room_for(count, charge):
             if options.full_behavior == "drop_oldest":
                 if not self._drop_oldest():
                     ledger.refused += count
@@ -109,7 +109,7 @@ class Admission:
                 raise SpoolClosed()
         return True
 
-    def _fits(self, count: int, charge: int) -> bool:
+    def _has_room_for(self, count: int, charge: int) -> bool:
         ledger = self._state.ledger
         return ledger.size + count <= self._max_size and ledger.bytes + charge <= self._max_bytes
 
@@ -122,46 +122,46 @@ class Admission:
 
     def _drop_oldest(self) -> bool:
         """Drop the oldest record that is not in flight. Return False if there is none; the caller must not retry."""
-        sequence = self._state.oldest_waiting()
+        sequence = self._state.find_oldest_waiting()
         if sequence is None:
             return False
-        self._state.finish(sequence, self._state.take(sequence), Kind.DROPPED, "oldest")
+        self._state.finish(sequence, self._state.remove_waiting(sequence), NoteKind.DROPPED, "oldest")
         return True
 
     # Writing to disk, which may be full
 
-    def settle(self, blocks: Sequence[Block]) -> bool:
+    def wait_until_stored(self, blocks: Sequence[BufferedRecord]) -> bool:
         """Wait until the records are stored as their durability requires. Return False if they were dropped.
 
         On a full disk, follows `full_behavior`. Raises SpoolDiskFull or SpoolWriteFailed; the records are not accepted
         then.
         """
-        writer = cast(Writer, self._writer)
-        done, sync = self._settled_when(blocks[-1])
+        writer = cast(SpoolWriter, self._writer)
+        done, sync = self._stored_condition(blocks[-1])
         deadline = time.monotonic() + self._options.block_timeout
         while True:
-            error = writer.wait(done, sync=sync)
-            self._upkeep.sweep()
+            error = writer.write_until(done, sync=sync)
+            self._maintenance.sweep()
             if error is None:
                 with self._state.lock:
                     self._state.arrived.notify(len(blocks))
                 return True
             if not is_no_space(error):
-                self._withdraw(blocks, "write_failed")
-                raise write_error(error) from error
+                self._undo_put(blocks, "write_failed")
+                raise to_spool_error(error) from error
             if self._options.full_behavior == "drop_newest":
-                self._withdraw(blocks, "disk_full")
+                self._undo_put(blocks, "disk_full")
                 return False
             if not self._wait_for_space(deadline):
-                self._withdraw(blocks, "disk_full")
-                raise write_error(error) from error
+                self._undo_put(blocks, "disk_full")
+                raise to_spool_error(error) from error
 
-    def _settled_when(self, block: Block) -> tuple[Callable[[], bool], bool]:
+    def _stored_condition(self, block: BufferedRecord) -> tuple[Callable[[], bool], bool]:
         """Return the condition that ends the wait for a record, and whether writes must be synced."""
         sync = self._options.sync != "os"
         numbers, memory = self._state.numbers, self._state.memory
         if not block.durable:
-            return lambda: not memory.overflows, sync
+            return lambda: not memory.is_over_limit, sync
         if sync:
             return lambda: numbers.synced >= block.sequence, sync
         return lambda: numbers.written >= block.sequence, sync
@@ -177,7 +177,7 @@ class Admission:
                 return False
             else:
                 self._wait_for_room(min(RETRY_S, deadline - time.monotonic()))
-        self._upkeep.sweep()
+        self._maintenance.sweep()
         return True
 
     def _make_space(self) -> bool:
@@ -186,69 +186,71 @@ class Admission:
 
         Return True only if a file will be deleted: the caller retries at once.
         """
-        state, writer = self._state, cast(Writer, self._writer)
-        store = cast(Store, state.store)
-        for segment in [] if state.doomed else list(store.segments):
+        state, writer = self._state, cast(SpoolWriter, self._writer)
+        store = cast(SegmentStore, state.store)
+        for segment in [] if state.finished_segments else list(store.segments):
             finished = not segment.live and len(segment) > 0
-            droppable = self._options.full_behavior == "drop_oldest" and segment.live and not state.has_flight(segment)
+            droppable = (
+                self._options.full_behavior == "drop_oldest" and segment.live and not state.has_in_flight(segment)
+            )
             if not (finished or droppable):
                 continue
             if segment is store.segments[-1]:  # the newest segment can be removed only after a new one was started
                 tried, writer.rotate_first = writer.rotate_first, True
                 return not tried
-            for sequence in segment.live_sequences():
-                state.returned.remove(sequence)
-                state.finish(sequence, segment, Kind.DROPPED, "disk_full")
+            for sequence in segment.list_live_sequences():
+                state.requeued.remove(sequence)
+                state.finish(sequence, segment, NoteKind.DROPPED, "disk_full")
             break
-        return bool(state.doomed)
+        return bool(state.finished_segments)
 
-    def _withdraw(self, blocks: Sequence[Block], reason: str) -> None:
+    def _undo_put(self, blocks: Sequence[BufferedRecord], reason: str) -> None:
         """Undo the acceptance of records that could not be stored, except those already leased or written."""
         state = self._state
         with state.lock:
             for block in blocks:
-                if block.sequence in state.memory.blocks and block.sequence not in state.flight:
-                    state.returned.remove(block.sequence)
-                    state.memory.finish(block.sequence, Kind.DROPPED)
+                if block.sequence in state.memory.blocks and block.sequence not in state.in_flight:
+                    state.requeued.remove(block.sequence)
+                    state.memory.finish(block.sequence, NoteKind.DROPPED)
                     state.memory.void_marks.pop(block.sequence, None)
                     if block.part is None:
-                        state.ledger.end(Kind.DROPPED, block.charge, reason)
+                        state.ledger.count_end(NoteKind.DROPPED, block.charge, reason)
             state.room.notify_all()
 
     # Parts of a record, accepted regardless of the limits
 
-    def replace(self, id: int, given: Sequence[NewRecord]) -> list[int]:
+    def replace(self, id: int, parts: Sequence[NewRecord]) -> list[int]:
         """Replace a leased record by several that take its position in the order. Return their ids. Raises
         UnknownRecord."""
         state = self._state
         with state.lock:
-            if id not in state.flight:
+            if id not in state.in_flight:
                 raise UnknownRecord()
             place = state.places.get(id, id)
-        blocks = _make_parts(id, place, given)
+        blocks = _make_parts(id, place, parts)
         self._check(blocks)
         charge = sum(block.charge for block in blocks)
         with state.lock:
             state.append(blocks, charge)
-        if self._writer is not None and not self.settle(blocks):
+        if self._writer is not None and not self.wait_until_stored(blocks):
             raise SpoolDiskFull()
         with state.lock:
-            segment = state.land(id)
-            state.ledger.replace(state.forget(id, segment, Kind.REPLACED), len(blocks), charge)
+            segment = state.remove_in_flight(id)
+            state.ledger.count_replaced(state.mark_finished(id, segment, NoteKind.REPLACED), len(blocks), charge)
             for block in blocks:
                 state.places[block.sequence] = place
-                state.returned.add((place, block.sequence))
-                state.take_part(block.sequence)
+                state.requeued.add((place, block.sequence))
+                state.remove_part(block.sequence)
             state.arrived.notify(len(blocks))
         if segment is not None:  # the replaced record must not reappear beside its parts, whose tokens differ
-            self._upkeep.sync_journal(segment.journal)
-        self._upkeep.sweep()
+            self._maintenance.sync_journal(segment.journal)
+        self._maintenance.sweep()
         return [block.sequence for block in blocks]
 
 
-def _make_parts(id: int, place: int, given: Sequence[NewRecord]) -> list[Block]:
+def _make_parts(id: int, place: int, parts: Sequence[NewRecord]) -> list[BufferedRecord]:
     now = time.time()
-    blocks = [Block(bytes(each.payload), each.token, each.meta, NO_PAIRS, now, True) for each in given]
+    blocks = [BufferedRecord(bytes(each.payload), each.token, each.meta, NO_PAIRS, now, True) for each in parts]
     for number, block in enumerate(blocks):
-        block.make_part(Part(id, number, len(blocks)), place)
+        block.make_part(RecordPart(id, number, len(blocks)), place)
     return blocks

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.vitals.backoff import JITTER, LONGEST_RETRY_AFTER_S, Backoff
+from headrace.runtime.backoff import JITTER, LONGEST_RETRY_AFTER_S, Backoff
 
-__all__ = ["CLICKHOUSE", "JITTER", "LONGEST_RETRY_AFTER_S", "OTHERS", "Backoff"]
+__all__ = ["CLICKHOUSE_BACKOFF", "DEFAULT_BACKOFF", "JITTER", "LONGEST_RETRY_AFTER_S", "Backoff"]
 
-OTHERS = Backoff()
-CLICKHOUSE = Backoff(base_s=1.0, longest_s=30.0)
+DEFAULT_BACKOFF = Backoff()
+CLICKHOUSE_BACKOFF = Backoff(base_s=1.0, longest_s=30.0)

@@ -68,13 +68,13 @@ class Breaker:
         with self._lock:
             return self._state
 
-    def ready(self) -> bool:
+    def can_permit(self) -> bool:
         """Return True if `permit` would succeed now. Has no side effect, so it can be checked before a record is
         leased."""
         with self._lock:
             return self._would_permit()
 
-    def turn_away(self) -> None:
+    def count_rejection(self) -> None:
         """Count a caller that `can_permit` made wait."""
         with self._lock:
             self._rejected += 1
@@ -87,7 +87,7 @@ class Breaker:
                 return None
             before = self._state
             if before is BreakerState.OPEN:
-                self._go(BreakerState.HALF_OPEN)
+                self._enter_state(BreakerState.HALF_OPEN)
             permit = Permit(self, self._generation, is_probe=self._state is BreakerState.HALF_OPEN)
             if permit.is_probe:
                 self._probe = permit
@@ -108,7 +108,7 @@ class Breaker:
             case BreakerState.HALF_OPEN:
                 return self._probe is None
 
-    def settle(self, permit: Permit, generation: int, verdict: bool | None) -> None:
+    def apply_result(self, permit: Permit, generation: int, verdict: bool | None) -> None:
         """Apply the result of a permit; called once per permit. `verdict` None: nothing was learnt about the
         destination."""
         with self._lock:
@@ -117,25 +117,25 @@ class Breaker:
             if generation != self._generation or not self._enabled:
                 return
             before = self._state
-            self._judge(verdict)
+            self._apply_verdict(verdict)
             after = self._state
         if after is not before:
             self._on_change(before, after)
 
-    def _judge(self, verdict: bool | None) -> None:
+    def _apply_verdict(self, verdict: bool | None) -> None:
         if verdict is None:
             return
         if verdict:
             self._failures = 0
             if self._state is BreakerState.HALF_OPEN:
-                self._go(BreakerState.CLOSED)
+                self._enter_state(BreakerState.CLOSED)
             return
         self._failures += 1
         if self._state is BreakerState.HALF_OPEN or self._failures >= self._threshold:
             self._reopens_at = self._clock() + self._reset_s
-            self._go(BreakerState.OPEN)
+            self._enter_state(BreakerState.OPEN)
 
-    def _go(self, state: BreakerState) -> None:
+    def _enter_state(self, state: BreakerState) -> None:
         self._transitions[self._state, state] += 1
         self._state = state
         self._generation += 1
@@ -150,15 +150,15 @@ class Permit:
         self.is_probe = is_probe
         self._breaker = breaker
         self._generation = generation
-        self._settled = False
+        self._is_finished = False
 
-    def succeeded(self) -> None:
-        self._settle(True)
+    def record_success(self) -> None:
+        self._finish(True)
 
-    def failed(self) -> None:
+    def record_failure(self) -> None:
         """Record that the destination is down, slow or broken. An error caused by the record or by Headrace is no
         failure."""
-        self._settle(False)
+        self._finish(False)
 
     def __enter__(self) -> Permit:
         return self
@@ -166,9 +166,9 @@ class Permit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._settle(None)
+        self._finish(None)
 
-    def _settle(self, verdict: bool | None) -> None:
-        if not self._settled:
-            self._settled = True
-            self._breaker.settle(self, self._generation, verdict)
+    def _finish(self, verdict: bool | None) -> None:
+        if not self._is_finished:
+            self._is_finished = True
+            self._breaker.apply_result(self, self._generation, verdict)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from headrace.errors import HeadraceError
-from headrace.spool.record import NewRecord, Record
+from headrace.spool.record import NewRecord, SpoolRecord
 
 
 class SendError(HeadraceError):
@@ -27,61 +27,61 @@ class SendError(HeadraceError):
         self,
         message: str | None = None,
         *,
-        unclear: bool = False,
+        outcome_unknown: bool = False,
         retry_after_s: float | None = None,
         kind: str | None = None,
     ) -> None:
         super().__init__(message)
-        self.unclear = unclear
+        self.outcome_unknown = outcome_unknown
         self.retry_after_s = retry_after_s
         self.label = kind or self.kind
 
     @property
-    def means_down(self) -> bool:
+    def is_outage(self) -> bool:
         """Whether the error means that the destination is down, which is what the circuit breaker counts."""
         return False
 
 
-class Retryable(SendError):
+class RetryableSendError(SendError):
     """The destination could not accept the record now. The record is kept and sent again."""
 
     def __init__(
         self,
         message: str | None = None,
         *,
-        unclear: bool = False,
+        outcome_unknown: bool = False,
         retry_after_s: float | None = None,
         kind: str | None = None,
         refused: bool = False,  # the destination responded and asked to wait (429): busy, not down
     ) -> None:
-        super().__init__(message, unclear=unclear, retry_after_s=retry_after_s, kind=kind)
+        super().__init__(message, outcome_unknown=outcome_unknown, retry_after_s=retry_after_s, kind=kind)
         self._refused = refused
 
     @property
-    def means_down(self) -> bool:
+    def is_outage(self) -> bool:
         return not self._refused
 
 
-class Permanent(SendError):
+class PermanentSendError(SendError):
     """The record itself is invalid: it will never be accepted and moves to the dead letters."""
 
     kind = "permanent"
 
 
-class TooLarge(SendError):
+class TooLargeSendError(SendError):
     """The destination refused the record because of its size, without applying it (a plain 413)."""
 
     kind = "too_large"
 
 
-class Auth(SendError):
+class AuthSendError(SendError):
     """The destination rejected the credentials. The record is fine: it is kept and sent again."""
 
     kind = "auth"
 
 
 @dataclass(frozen=True)
-class Batch:
+class SendBatch:
     """The content of one request, applied atomically. `token` lets the destination recognise a repetition."""
 
     body: Any  # in the destination's own format
@@ -96,21 +96,21 @@ class Destination(Protocol):
         ...
 
     @property
-    def window_blocks(self) -> int | None:
+    def dedup_window_blocks(self) -> int | None:
         """Number of newest blocks among which the destination recognises a repeated token (a batch is one block); None
         if it does not deduplicate."""
         ...
 
-    def prepare(self, record: Record) -> Sequence[Batch]:
+    def prepare(self, record: SpoolRecord) -> Sequence[SendBatch]:
         """Return the record as batches; an empty sequence if there is nothing to send. The same record must give the
         same batches with the same tokens in any process, or a retry is not recognised."""
         ...
 
-    def send(self, batch: Batch) -> None:
+    def send(self, batch: SendBatch) -> None:
         """Send a batch; return when the destination has stored it durably. Raises SendError."""
         ...
 
-    def split(self, record: Record, batches: Sequence[Batch], refused: int) -> Sequence[NewRecord]:
+    def split(self, record: SpoolRecord, batches: Sequence[SendBatch], refused: int) -> Sequence[NewRecord]:
         """Return records that replace this one, because batch number `refused` was too large: the other batches
         unchanged, with their own tokens (some may have been applied), and this batch split. Empty if it cannot be split
         further."""

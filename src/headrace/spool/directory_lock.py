@@ -24,15 +24,15 @@ def take_lock(files: Files, folder: Path) -> int:
                 break
             time.sleep(PAUSE_S)
         else:
-            _tell_holder(files, handle)
+            _write_holder(files, handle)
             return handle
     raise SpoolBusy(
-        f"Process {holder(files, folder) or 'unknown'} has the spool {folder} open. Nothing was changed; stop that"
+        f"Process {read_holder(files, folder) or 'unknown'} has the spool {folder} open. Nothing was changed; stop that"
         " process, or use another directory."
     )
 
 
-def _tell_holder(files: Files, handle: int) -> None:
+def _write_holder(files: Files, handle: int) -> None:
     try:
         files.truncate(handle, 0)
         files.write(handle, f"{os.getpid()}\n".encode())
@@ -40,7 +40,7 @@ def _tell_holder(files: Files, handle: int) -> None:
         pass  # the lock is held anyway; only the message of SpoolBusy says less
 
 
-def holder(files: Files, folder: Path) -> str:
+def read_holder(files: Files, folder: Path) -> str:
     """Return the id of the process that holds the lock, or held it last; empty if unknown."""
     return read_all(files, folder / LOCK).decode("ascii", "replace").strip()
 

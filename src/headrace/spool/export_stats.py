@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from headrace.spool.adaptive import Average
+from headrace.spool.adaptive import MovingAverage
 from headrace.spool.breaker import BreakerStats
 
 LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -44,7 +44,7 @@ class ExporterStats:
     breaker: BreakerStats
 
 
-class Tally:
+class ExportCounters:
     """Counters of an exporter, under one lock. They are read together, so that a scrape never sees half of an event."""
 
     def __init__(self) -> None:
@@ -53,8 +53,8 @@ class Tally:
         self.failures: Counter[str] = Counter()
         self.retry_failures: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter()
-        self.latency = Average()
-        self.service = Average()
+        self.latency = MovingAverage()
+        self.service = MovingAverage()
         self.latency_counts = [0] * (len(LATENCY_BOUNDS_S) + 1)
         self.latency_sum_s = 0.0
 
@@ -63,7 +63,7 @@ class Tally:
             self.counts[what] += count
 
     @contextmanager
-    def active(self, what: str) -> Generator[None]:
+    def track_active(self, what: str) -> Generator[None]:
         """Count a thread as active inside the context."""
         self.add(what)
         try:
@@ -71,26 +71,26 @@ class Tally:
         finally:
             self.add(what, -1)
 
-    def sent(self, size: int, retried: bool, service_s: float) -> None:
+    def record_sent(self, size: int, retried: bool, service_s: float) -> None:
         with self.lock:
             self.counts["sent"] += 1
             self.counts["sent_bytes"] += size
             self.counts["retry_successes"] += retried
             self.service.add(service_s)
 
-    def answered(self, seconds: float) -> None:
+    def record_response(self, seconds: float) -> None:
         """Record the duration of a request, successful or not."""
         with self.lock:
             self.latency.add(seconds)
             self.latency_counts[bisect_left(LATENCY_BOUNDS_S, seconds)] += 1
             self.latency_sum_s += seconds
 
-    def failed(self, kind: str, retried: bool) -> None:
+    def record_failure(self, kind: str, retried: bool) -> None:
         with self.lock:
             self.failures[kind] += 1
             self.retry_failures[kind] += retried
 
-    def reject(self, kind: str) -> None:
+    def record_rejection(self, kind: str) -> None:
         with self.lock:
             self.rejected[kind] += 1
 

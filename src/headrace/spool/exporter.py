@@ -27,15 +27,22 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from headrace.errors import SpoolError
-from headrace.spool.adaptive import Bounds, Load, Rate, wanted_workers
-from headrace.spool.backoff import OTHERS, Backoff
+from headrace.spool.adaptive import CounterRate, ExportLoad, WorkerBounds, compute_worker_count
+from headrace.spool.backoff import DEFAULT_BACKOFF, Backoff
 from headrace.spool.breaker import Breaker, BreakerState, Permit
-from headrace.spool.destination import Batch, Destination, Permanent, Retryable, SendError, TooLarge
-from headrace.spool.export_stats import ExporterStats, Tally
-from headrace.spool.fates import Fates, Inheritance
-from headrace.spool.flow import IDLE_S, TICK_S, Flow, FlowLimits, Item, SendLimit
-from headrace.spool.health import UNHEALTHY_AFTER, Health
-from headrace.spool.record import Record
+from headrace.spool.destination import (
+    Destination,
+    PermanentSendError,
+    RetryableSendError,
+    SendBatch,
+    SendError,
+    TooLargeSendError,
+)
+from headrace.spool.export_stats import ExportCounters, ExporterStats
+from headrace.spool.flow_control import IDLE_S, TICK_S, FlowControl, FlowControlLimits, PreparedRecord, SendLimit
+from headrace.spool.health import UNHEALTHY_AFTER, DestinationHealth
+from headrace.spool.outcomes import EarlierAttempts, UnknownOutcomes
+from headrace.spool.record import SpoolRecord
 from headrace.spool.spool import Spool
 
 log = logging.getLogger(__name__)
@@ -50,9 +57,9 @@ class ExporterOptions:
     channel_size: int = 64
     max_concurrent_sends: int = 4
     adaptive: bool = False
-    bounds: Bounds = field(default=Bounds(1, 8))
+    bounds: WorkerBounds = field(default=WorkerBounds(1, 8))
     target_utilization: float = 0.85
-    backoff: Backoff = OTHERS
+    backoff: Backoff = DEFAULT_BACKOFF
     breaker: bool = True
     breaker_threshold: int = 5
     breaker_reset_s: float = 30.0
@@ -60,10 +67,10 @@ class ExporterOptions:
     @property
     def senders(self) -> int:
         """Number of sender threads; those above the current number of workers wait."""
-        return self.bounds.most if self.adaptive else self.workers
+        return self.bounds.maximum if self.adaptive else self.workers
 
     @property
-    def takers(self) -> int:
+    def preparer_threads(self) -> int:
         """Number of threads that lease and prepare records; one with a single sender, because two could reorder
         records."""
         return 1 if self.senders == 1 else self.preparers
@@ -89,22 +96,22 @@ class Exporter:
             options.breaker_reset_s,
             enabled=options.breaker,
             clock=clock,
-            on_change=self._breaker_changed,
+            on_change=self._on_breaker_change,
         )
-        self._fates = Fates(destination.window_blocks)
-        limits = FlowLimits(
+        self._outcomes = UnknownOutcomes(destination.dedup_window_blocks)
+        limits = FlowControlLimits(
             options.channel_size,
             min(options.workers, options.senders),
             options.max_concurrent_sends,
             shared or SendLimit(options.max_concurrent_sends),
         )
-        self._flow = Flow(self._breaker, self._fates, limits, clock)
-        self._health = Health()
+        self._flow = FlowControl(self._breaker, self._outcomes, limits, clock)
+        self._health = DestinationHealth()
         self._last_error = ""
-        self._tally = Tally()
-        self._arrivals = Rate()
+        self._counters = ExportCounters()
+        self._arrivals = CounterRate()
         self._burst = False
-        self._inheritance = Inheritance()
+        self._earlier_attempts = EarlierAttempts()
         self._threads: list[threading.Thread] = []
         self._stopped = threading.Event()
         self._abandoned = False
@@ -114,7 +121,7 @@ class Exporter:
     def start(self) -> None:
         name = self._destination.name
         loops: list[tuple[str, Callable[[], None]]] = [("adapt", self._adapt_forever)]
-        loops += [(f"prepare-{n}", self._prepare_forever) for n in range(self._options.takers)]
+        loops += [(f"prepare-{n}", self._prepare_forever) for n in range(self._options.preparer_threads)]
         loops += [(f"send-{n}", partial(self._send_forever, n)) for n in range(self._options.senders)]
         # Daemon threads: a hanging send must not keep the process alive, and its record is safe in the spool.
         self._threads = [
@@ -149,15 +156,15 @@ class Exporter:
         return f"{failures} consecutive sends failed. {self._last_error}" if failures >= UNHEALTHY_AFTER else None
 
     def stats(self) -> ExporterStats:
-        return self._tally.stats(
+        return self._counters.stats(
             destination=self._destination.name,
             healthy=self._health.healthy,
             workers=self._flow.workers,
             senders=self._options.senders,
-            preparers=self._options.takers,
+            preparers=self._options.preparer_threads,
             sending=self._flow.sending,
-            unclear=self._fates.count(),
-            passed_blocks=self._fates.passed(),
+            unclear=self._outcomes.count(),
+            passed_blocks=self._outcomes.count_passed_blocks(),
             backoff_s=self._flow.pause_left_s,
             breaker=self._breaker.stats(),
         )
@@ -165,119 +172,119 @@ class Exporter:
     # --- preparing -------------------------------------------------------------------------------
 
     def _prepare_forever(self) -> None:
-        while self._flow.wait_to_take():
+        while self._flow.wait_to_lease():
             submitted = False
             try:
                 recalls = self._flow.recalls
                 record = self._spool.lease(timeout=IDLE_S)
-                submitted = record is not None and self._take(record, recalls)
+                submitted = record is not None and self._process_leased(record, recalls)
             except Exception:
-                self._our_error("could not lease a record")
+                self._log_internal_error("could not lease a record")
                 self._stopped.wait(IDLE_S)  # do not retry an unreadable disk in a tight loop
             finally:
                 if not submitted:
-                    self._flow.give_up()
+                    self._flow.release_slot()
 
-    def _take(self, record: Record, recalls: int) -> bool:
+    def _process_leased(self, record: SpoolRecord, recalls: int) -> bool:
         """Prepare a leased record and submit it to the senders. Return False if it was finished or released instead."""
         try:
-            return self._try_take(record, recalls)
+            return self._prepare_and_submit(record, recalls)
         except Exception:
             self._rescue(record, "could not process a leased record")
             return False
 
-    def _try_take(self, record: Record, recalls: int) -> bool:
-        if not self._flow.still_open():
+    def _prepare_and_submit(self, record: SpoolRecord, recalls: int) -> bool:
+        if not self._flow.can_prepare():
             self._spool.release(record.id)
             return False
-        if record.attempts and self._inheritance.includes(record.id):
-            self._fates.inherit(record.id)
-        with self._tally.active("preparers_active"):
+        if record.attempts and self._earlier_attempts.includes(record.id):
+            self._outcomes.mark_possibly_sent(record.id)
+        with self._counters.track_active("preparers_active"):
             item = self._prepare(record)
         if item is None:
             return False
         if not item.batches:
-            self._settle(record, self._spool.ack)
+            self._finish(record, self._spool.ack)
             return False
-        if not self._fates.take(record.id, len(item.batches)):
+        if not self._outcomes.reserve(record.id, len(item.batches)):
             self._spool.release(record.id)
-            self._flow.turn_back()
-            self._wait_for_unclear()
+            self._flow.throttle_leasing()
+            self._wait_for_unknown_outcomes()
             return False
-        if not self._flow.hand_over(item, recalls):
+        if not self._flow.submit(item, recalls):
             self._put_back(item)
             return False
         return True
 
-    def _wait_for_unclear(self) -> None:
+    def _wait_for_unknown_outcomes(self) -> None:
         """Stop tracking records that the spool no longer holds, then wait one tick for the other unknown outcomes."""
-        for record_id in self._fates.unclear_ids():
-            if not self._spool.holds(record_id):
-                self._forget(record_id)
+        for record_id in self._outcomes.unknown_ids():
+            if not self._spool.is_unfinished(record_id):
+                self._stop_tracking(record_id)
         self._stopped.wait(TICK_S)
 
-    def _prepare(self, record: Record) -> Item | None:
+    def _prepare(self, record: SpoolRecord) -> PreparedRecord | None:
         began = self._clock()
         try:
             batches = tuple(self._destination.prepare(record))
-        except Permanent as error:
-            self._tally.failed(error.label, record.attempts > 0)
+        except PermanentSendError as error:
+            self._counters.record_failure(error.label, record.attempts > 0)
             self._bury(record, error)
             return None
         except Exception as error:
             # Out of memory, or a bug: the record may be fine, so it is kept. Other records do not wait for it, unless
             # order is kept.
-            self._our_error("could not prepare a record")
-            self._tally.failed("prepare", record.attempts > 0)
-            self._wait_its_turn(record, self._options.backoff.delay_s(record.attempts + 1, self._draw()), repr(error))
+            self._log_internal_error("could not prepare a record")
+            self._counters.record_failure("prepare", record.attempts > 0)
+            self._retry_prepare(record, self._options.backoff.delay_s(record.attempts + 1, self._draw()), repr(error))
             return None
-        return Item(record, batches, self._clock() - began)
+        return PreparedRecord(record, batches, self._clock() - began)
 
     # --- sending ---------------------------------------------------------------------------------
 
     def _send_forever(self, number: int) -> None:
-        while item := self._flow.next_item(number):
+        while item := self._flow.next_prepared(number):
             try:
                 self._send_when_allowed(item)
             except Exception:
-                self._fates.inherit(item.record.id)  # its outcome is unknown
+                self._outcomes.mark_possibly_sent(item.record.id)  # its outcome is unknown
                 self._rescue(item.record, "could not record the outcome of a send")
 
-    def _send_when_allowed(self, item: Item) -> None:
+    def _send_when_allowed(self, item: PreparedRecord) -> None:
         permit = self._flow.wait_to_send()
         if permit is None:
             self._put_back(item)
             return
         try:
-            with permit, self._tally.active("senders_active"):
+            with permit, self._counters.track_active("senders_active"):
                 self._send(item, permit)
         finally:
-            self._flow.sent()
+            self._flow.finish_send()
 
-    def _send(self, item: Item, permit: Permit) -> None:
+    def _send(self, item: PreparedRecord, permit: Permit) -> None:
         record, began = item.record, self._clock()
-        mark = self._fates.start(record.id, len(item.batches))
+        mark = self._outcomes.start_send(record.id, len(item.batches))
         if mark is None:
             self._put_back(item)
             return
         try:
             failure = self._send_batches(item, mark)
             if failure is None:
-                permit.succeeded()
-                self._delivered(item, began)
+                permit.record_success()
+                self._handle_delivery(item, began)
             else:
-                self._failed(item, *failure, permit, began)
+                self._handle_failure(item, *failure, permit, began)
         finally:
-            self._fates.end(record.id)
+            self._outcomes.end_send(record.id)
 
-    def _delivered(self, item: Item, began: float) -> None:
+    def _handle_delivery(self, item: PreparedRecord, began: float) -> None:
         record = item.record
-        self._settle(record, self._spool.ack)
-        self._tally.sent(len(record.payload), record.attempts > 0, item.prepare_s + self._clock() - began)
-        if self._health.succeeded():
+        self._finish(record, self._spool.ack)
+        self._counters.record_sent(len(record.payload), record.attempts > 0, item.prepare_s + self._clock() - began)
+        if self._health.record_success():
             log.info("%s is healthy again", self._destination.name, extra={"action": "export_healthy"})
 
-    def _send_batches(self, item: Item, mark: int) -> tuple[int, SendError] | None:
+    def _send_batches(self, item: PreparedRecord, mark: int) -> tuple[int, SendError] | None:
         """Send the batches in order. Return the number of the batch that failed and its error; None if all were
         sent."""
         for number, batch in enumerate(item.batches):
@@ -285,40 +292,44 @@ class Exporter:
                 self._send_batch(batch)
             except SendError as error:
                 # The earlier batches are applied and will be repeated, so they must stay in the window too.
-                maybe_applied = range(number + 1 if error.unclear else number)
+                maybe_applied = range(number + 1 if error.outcome_unknown else number)
                 for each in maybe_applied:
-                    self._fates.unclear(item.record.id, mark, each)
+                    self._outcomes.mark_unknown(item.record.id, mark, each)
                 return number, error
         return None
 
-    def _send_batch(self, batch: Batch) -> None:
+    def _send_batch(self, batch: SendBatch) -> None:
         began = self._clock()
         try:
             self._destination.send(batch)
         except SendError:
             raise
         except BaseException as error:  # also exceptions that would end this thread: the send needs an outcome
-            self._our_error("destination raised an unexpected error")
-            raise Retryable(f"{type(error).__name__}: {error}", unclear=True, kind="unknown") from error
+            self._log_internal_error("destination raised an unexpected error")
+            raise RetryableSendError(
+                f"{type(error).__name__}: {error}", outcome_unknown=True, kind="unknown"
+            ) from error
         finally:
-            self._tally.answered(self._clock() - began)
+            self._counters.record_response(self._clock() - began)
 
-    def _failed(self, item: Item, number: int, error: SendError, permit: Permit, began: float) -> None:
+    def _handle_failure(
+        self, item: PreparedRecord, number: int, error: SendError, permit: Permit, began: float
+    ) -> None:
         record = item.record
-        self._tally.failed(error.label, record.attempts > 0)
-        if error.means_down:
-            permit.failed()
+        self._counters.record_failure(error.label, record.attempts > 0)
+        if error.is_outage:
+            permit.record_failure()
         match error:
-            case TooLarge():
+            case TooLargeSendError():
                 self._split(item, number, error)
-            case Permanent():
+            case PermanentSendError():
                 self._bury(record, error)
             case _:
-                self._again(record, error, began, permit.is_probe)
+                self._schedule_retry(record, error, began, permit.is_probe)
 
-    def _again(self, record: Record, error: SendError, began: float, was_probe: bool) -> None:
+    def _schedule_retry(self, record: SpoolRecord, error: SendError, began: float, was_probe: bool) -> None:
         self._last_error = f"{error.label}: {error}"
-        rounds = self._health.failed(began, self._clock())
+        rounds = self._health.record_failure(began, self._clock())
         if self._health.failures_in_a_row == UNHEALTHY_AFTER:
             log.warning(
                 "%s is unhealthy after %d consecutive failures: %s", self._destination.name, UNHEALTHY_AFTER, error,
@@ -333,85 +344,87 @@ class Exporter:
             # Probe with another record next time: the failure may be due to this one.
             delay_s = max(delay_s, 2 * self._options.breaker_reset_s)
         self._nack(record, delay_s, f"{error.label}: {error}")
-        if self._keeps_order:
+        if self._is_ordered:
             self._flow.pause(delay_s)  # the record's delay may be longer: it may have failed before this start
         else:
             self._flow.pause(min(delay_s, backoff.delay_s(rounds, draw, error.retry_after_s)))
-        self._keep_order()
+        self._recall_prepared()
 
-    def _split(self, item: Item, number: int, error: TooLarge) -> None:
+    def _split(self, item: PreparedRecord, number: int, error: TooLargeSendError) -> None:
         record = item.record
-        if not self._fates.may_split(record.id, number):
-            self._bury(record, TooLarge(f"{error} Not split, because an earlier attempt may have been applied."))
+        if not self._outcomes.can_split(record.id, number):
+            self._bury(
+                record, TooLargeSendError(f"{error} Not split, because an earlier attempt may have been applied.")
+            )
             return
         pieces = self._destination.split(record, item.batches, number)
         if not pieces:
-            self._bury(record, TooLarge(f"{error} It cannot be split further."))
+            self._bury(record, TooLargeSendError(f"{error} It cannot be split further."))
             return
-        self._settle(record, lambda record_id: self._spool.replace(record_id, pieces))
-        self._tally.add("splits")
-        self._keep_order()
+        self._finish(record, lambda record_id: self._spool.replace(record_id, pieces))
+        self._counters.add("splits")
+        self._recall_prepared()
         log.info(
             "split an oversized record into %d records", len(pieces), extra={"action": "export_split", "id": record.id}
         )
 
-    def _bury(self, record: Record, error: SendError) -> None:
-        self._settle(record, lambda record_id: self._spool.reject(record_id, f"{error.label}: {error}"))
-        self._tally.reject(error.label)
+    def _bury(self, record: SpoolRecord, error: SendError) -> None:
+        self._finish(record, lambda record_id: self._spool.reject(record_id, f"{error.label}: {error}"))
+        self._counters.record_rejection(error.label)
         log.warning("moved a record to dead/: %s", error, extra={"action": "export_dead", "id": record.id})
 
     @property
-    def _keeps_order(self) -> bool:
+    def _is_ordered(self) -> bool:
         """Whether records are sent strictly in order, which a single sender guarantees."""
         return self._options.senders == 1
 
-    def _keep_order(self) -> None:
+    def _recall_prepared(self) -> None:
         """With a single sender, release the prepared records so that the record just returned to the spool is sent
         first."""
-        if self._keeps_order:
+        if self._is_ordered:
             for item in self._flow.recall():
                 self._put_back(item)
 
-    def _put_back(self, item: Item) -> None:
-        self._fates.put_back(len(item.batches))
+    def _put_back(self, item: PreparedRecord) -> None:
+        self._outcomes.cancel_reservation(len(item.batches))
         self._spool.release(item.record.id)
-        self._tally.add("released")
+        self._counters.add("released")
 
-    def _wait_its_turn(self, record: Record, delay_s: float, why: str) -> None:
+    def _retry_prepare(self, record: SpoolRecord, delay_s: float, why: str) -> None:
         self._nack(record, delay_s, f"prepare: {why}")
-        if self._keeps_order:
+        if self._is_ordered:
             self._flow.pause(delay_s)
-            self._keep_order()
+            self._recall_prepared()
 
-    def _nack(self, record: Record, delay_s: float, reason: str) -> None:
-        self._inheritance.remember(record.id)
+    def _nack(self, record: SpoolRecord, delay_s: float, reason: str) -> None:
+        self._earlier_attempts.exclude(record.id)
         self._spool.nack(record.id, delay=delay_s, reason=reason)
-        self._tally.add("retries")
-        if not self._spool.holds(record.id):
-            self._forget(record.id)  # the last attempt was used up
+        self._counters.add("retries")
+        if not self._spool.is_unfinished(record.id):
+            self._stop_tracking(record.id)  # the last attempt was used up
 
-    def _settle(self, record: Record, end: Callable[[int], object]) -> None:
+    def _finish(self, record: SpoolRecord, end: Callable[[int], object]) -> None:
         """Remove the record from the spool by calling `end` (ack, reject or replace), then stop tracking its
         outcome."""
         end(record.id)
-        self._forget(record.id)
+        self._stop_tracking(record.id)
 
-    def _rescue(self, record: Record, what: str) -> None:
+    def _rescue(self, record: SpoolRecord, what: str) -> None:
         """Nack a record after an internal error (a disk failure or a bug), so that it does not stay leased."""
         if self._abandoned:
             return  # stopped with this send in progress: the record is still in the spool and is sent again
-        self._our_error(what)
+        self._log_internal_error(what)
         try:
             self._spool.nack(record.id, delay=self._options.backoff.longest_s, reason=what)
-            if self._keeps_order:
+            if self._is_ordered:
                 self._flow.pause(self._options.backoff.longest_s)
-                self._keep_order()
+                self._recall_prepared()
         except SpoolError:
             pass  # the record was finished already, or the spool is closed
 
-    def _forget(self, record_id: int) -> None:
-        self._fates.settled(record_id)
-        self._inheritance.forget(record_id)
+    def _stop_tracking(self, record_id: int) -> None:
+        self._outcomes.resolve(record_id)
+        self._earlier_attempts.remove(record_id)
 
     # --- adapting --------------------------------------------------------------------------------
 
@@ -420,22 +433,22 @@ class Exporter:
             try:
                 self.adapt()
             except Exception:
-                self._our_error("could not adjust the number of workers")
+                self._log_internal_error("could not adjust the number of workers")
 
     def adapt(self) -> int:
         """Recompute the number of workers and return it."""
         stats = self._spool.stats()
-        arrivals_per_s = self._arrivals.look(self._clock(), stats.pushed)
+        arrivals_per_s = self._arrivals.update(self._clock(), stats.pushed)
         if not self._options.adaptive:
             return self._flow.workers
         backlog = stats.size - stats.in_flight
-        self._burst = self._burst and backlog > self._options.bounds.most
-        load = Load(arrivals_per_s, self._tally.service.value, backlog)
-        wanted = wanted_workers(self._flow.workers, load, self._options.bounds, self._options.target_utilization)
-        self._flow.set_workers(self._options.bounds.most if self._burst else wanted)
+        self._burst = self._burst and backlog > self._options.bounds.maximum
+        load = ExportLoad(arrivals_per_s, self._counters.service.value, backlog)
+        wanted = compute_worker_count(self._flow.workers, load, self._options.bounds, self._options.target_utilization)
+        self._flow.set_workers(self._options.bounds.maximum if self._burst else wanted)
         return self._flow.workers
 
-    def _breaker_changed(self, before: BreakerState, after: BreakerState) -> None:
+    def _on_breaker_change(self, before: BreakerState, after: BreakerState) -> None:
         log.warning(
             "circuit breaker of %s is now %s (was %s)",
             self._destination.name,
@@ -447,10 +460,10 @@ class Exporter:
             # After recovery, send the backlog at once with all workers, including records whose delay has not passed.
             self._burst = self._options.adaptive
             if self._burst:
-                self._flow.set_workers(self._options.bounds.most)
+                self._flow.set_workers(self._options.bounds.maximum)
             self._spool.end_delays()
             self._flow.end_pause()
 
-    def _our_error(self, what: str) -> None:
+    def _log_internal_error(self, what: str) -> None:
         log.exception("%s", what, extra={"action": "export_error"})
-        self._tally.add("errors")
+        self._counters.add("errors")

@@ -76,7 +76,7 @@ class Failover:
     def drain_once(self) -> int:
         """Move up to DRAIN_RECORDS buffered records into the spool. Return how many it accepted."""
         for drained in range(DRAIN_RECORDS):
-            if not self._give_back_one():
+            if not self._drain_one():
                 return drained
         return DRAIN_RECORDS
 
@@ -86,11 +86,11 @@ class Failover:
 
     def close(self) -> int:
         """Try once more to move every record into the spool. Return the number of records lost."""
-        while self._give_back_one():
+        while self._drain_one():
             pass
         with self._lock:
             lost = len(self._waiting)
-            self._lose(lost, "shutdown")
+            self._drop_oldest(lost, "shutdown")
         return lost
 
     def stats(self) -> FailoverStats:
@@ -104,7 +104,7 @@ class Failover:
             self._bytes += len(record.payload)
             self._make_room()
 
-    def _give_back_one(self) -> bool:
+    def _drain_one(self) -> bool:
         with self._lock:
             if not self._waiting:
                 return False
@@ -113,13 +113,13 @@ class Failover:
         try:
             self._spool.put(record.payload, token=record.token, meta=record.meta, durable=False)
         except SpoolError:
-            self._back_to_the_head(record)
+            self._requeue_first(record)
             return False
         with self._lock:
             self._drained += 1
         return True
 
-    def _back_to_the_head(self, record: NewRecord) -> None:
+    def _requeue_first(self, record: NewRecord) -> None:
         with self._lock:
             self._waiting.appendleft(record)
             self._bytes += len(record.payload)
@@ -127,9 +127,9 @@ class Failover:
 
     def _make_room(self) -> None:
         while len(self._waiting) > self._max_records or self._bytes > self._max_bytes:
-            self._lose(1, "evicted")
+            self._drop_oldest(1, "evicted")
 
-    def _lose(self, count: int, reason: str) -> None:
+    def _drop_oldest(self, count: int, reason: str) -> None:
         for _ in range(count):
             self._bytes -= len(self._waiting.popleft().payload)
         if count:

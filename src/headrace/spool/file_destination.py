@@ -14,23 +14,23 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from headrace.spool.destination import Batch, Retryable
-from headrace.spool.record import NewRecord, Record
+from headrace.spool.destination import RetryableSendError, SendBatch
+from headrace.spool.record import NewRecord, SpoolRecord
 
 
 class FileDestination:
     name = "file"
-    window_blocks = None
+    dedup_window_blocks = None
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
         self._file = path.open("ab")
 
-    def prepare(self, record: Record) -> Sequence[Batch]:
-        line = json.dumps(_document(record), ensure_ascii=False).encode() + b"\n"
-        return [Batch(line, record.token, len(line))]
+    def prepare(self, record: SpoolRecord) -> Sequence[SendBatch]:
+        line = json.dumps(_build_document(record), ensure_ascii=False).encode() + b"\n"
+        return [SendBatch(line, record.token, len(line))]
 
-    def send(self, batch: Batch) -> None:
+    def send(self, batch: SendBatch) -> None:
         with self._lock:
             start = self._file.tell()
             try:
@@ -38,17 +38,17 @@ class FileDestination:
                 self._file.flush()
                 os.fsync(self._file.fileno())
             except OSError as error:
-                self._take_back(start)
-                raise Retryable(f"Could not write to {self._file.name}: {error}.", kind="disk") from error
+                self._truncate_back(start)
+                raise RetryableSendError(f"Could not write to {self._file.name}: {error}.", kind="disk") from error
 
-    def split(self, record: Record, batches: Sequence[Batch], refused: int) -> Sequence[NewRecord]:
+    def split(self, record: SpoolRecord, batches: Sequence[SendBatch], refused: int) -> Sequence[NewRecord]:
         return ()  # a file has no size limit per record
 
     def close(self) -> None:
         with self._lock:
             self._file.close()
 
-    def _take_back(self, start: int) -> None:
+    def _truncate_back(self, start: int) -> None:
         """Truncate a partial line, so that it does not corrupt the next one."""
         try:
             os.ftruncate(self._file.fileno(), start)
@@ -56,7 +56,7 @@ class FileDestination:
             pass  # the retry continues a partial line, so a reader sees one bad line
 
 
-def _document(record: Record) -> dict[str, object]:
+def _build_document(record: SpoolRecord) -> dict[str, object]:
     document: dict[str, object] = {
         "id": record.id,
         "token": record.token,

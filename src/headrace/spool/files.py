@@ -34,7 +34,7 @@ class Files(Protocol):
     def remove(self, path: Path) -> None: ...
     def sync_directory(self, path: Path) -> None: ...
     def lock(self, path: Path) -> int: ...
-    def available(self, path: Path) -> int | None: ...
+    def free_bytes(self, path: Path) -> int | None: ...
 
 
 class SystemFiles:
@@ -111,7 +111,7 @@ class SystemFiles:
             raise
         return handle
 
-    def available(self, path: Path) -> int | None:
+    def free_bytes(self, path: Path) -> int | None:
         """Return the free disk space in bytes; None if unknown."""
         try:
             return shutil.disk_usage(path).free
@@ -161,7 +161,7 @@ def is_no_space(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in NO_SPACE
 
 
-def write_error(error: OSError) -> SpoolError:
+def to_spool_error(error: OSError) -> SpoolError:
     """Return the error to raise for a failed write: SpoolDiskFull if no space is left, else SpoolWriteFailed."""
     if is_no_space(error):
         return SpoolDiskFull()

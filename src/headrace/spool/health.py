@@ -11,11 +11,11 @@ import threading
 UNHEALTHY_AFTER = 3
 
 
-class Health:
+class DestinationHealth:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._in_a_row = 0
-        self._rounds = 0
+        self._failed_rounds = 0
         self._failed_at = float("-inf")
 
     @property
@@ -28,18 +28,18 @@ class Health:
         with self._lock:
             return self._in_a_row
 
-    def failed(self, began_at: float, now: float) -> int:
+    def record_failure(self, began_at: float, now: float) -> int:
         """Record a failure. Return the number of consecutive failed rounds, including this one."""
         with self._lock:
             self._in_a_row += 1
             if began_at >= self._failed_at:
-                self._rounds += 1
+                self._failed_rounds += 1
                 self._failed_at = now
-            return self._rounds
+            return self._failed_rounds
 
-    def succeeded(self) -> bool:
+    def record_success(self) -> bool:
         """Record a success. Return True if the destination was unhealthy before."""
         with self._lock:
             was_unhealthy = self._in_a_row >= UNHEALTHY_AFTER
-            self._in_a_row = self._rounds = 0
+            self._in_a_row = self._failed_rounds = 0
             return was_unhealthy

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.errors import SpoolError
-from headrace.spool.aside import DEAD, QUARANTINE, Aside, list_aside
-from headrace.spool.directory_lock import holder, is_locked
+from headrace.spool.directory_lock import is_locked, read_holder
 from headrace.spool.files import Files, SystemFiles
-from headrace.spool.record import HEADER_BYTES, Pairs, decode_head
-from headrace.spool.survey import Progress, Surveyed, marks_of, survey
+from headrace.spool.inventory import ProgressCallback, SegmentInventory, collect_marks, scan_directory
+from headrace.spool.record import HEADER_BYTES, Pairs, decode_record_header
+from headrace.spool.retained_files import DEAD, QUARANTINE, RetainedFile, list_retained_files
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SegmentInfo:
 
 
 @dataclass(frozen=True)
-class Finding:
+class SpoolFinding:
     """A finding of `verify_spool`: a `problem` has lost or may lose data, a `note` has not."""
 
     grade: Literal["problem", "note"]
@@ -52,53 +52,55 @@ class Inspection:
     attempts: dict[int, int]  # of pending records that were leased before, by id
     quarantined: int
     dead: int
-    findings: list[Finding] = field(default_factory=list[Finding])
+    findings: list[SpoolFinding] = field(default_factory=list[SpoolFinding])
 
 
-def inspect(path: Path, *, files: Files | None = None, progress: Progress | None = None) -> Inspection:
+def inspect_spool(path: Path, *, files: Files | None = None, progress: ProgressCallback | None = None) -> Inspection:
     """Read all segments and journals of a spool. Takes some seconds per gigabyte, hence `progress`. Raises SpoolError
     if there is no spool."""
     files = files or SystemFiles()
     path = path.absolute()
     if not path.is_dir() and not files.names(path):
         raise SpoolError(f"There is no spool at {path}.")
-    found = survey(files, path, progress)
+    found = scan_directory(files, path, progress)
     try:
         return Inspection(
             path=path,
             in_use=is_locked(files, path),
-            holder=holder(files, path),
-            segments=[_describe(each) for each in found],
+            holder=read_holder(files, path),
+            segments=[_describe_segment(each) for each in found],
             pending=sum(each.segment.live for each in found),
-            pending_bytes=sum(each.segment.live_charge() for each in found),
+            pending_bytes=sum(each.segment.sum_live_charges() for each in found),
             disk_bytes=sum(each.file_size + each.segment.journal.size for each in found),
-            oldest_put_at=_oldest(found),
+            oldest_put_at=_read_oldest_put_at(found),
             newest_id=max((each.segment.last for each in found), default=0),
-            marks=marks_of(found),
+            marks=collect_marks(found),
             attempts={seq: times for each in found for seq, times in each.leases.items()},
             quarantined=len(list_quarantine(path, files=files)),
             dead=len(list_dead(path, files=files)),
-            findings=[finding for each in found for finding in _findings(each)],
+            findings=[finding for each in found for finding in _list_findings(each)],
         )
     finally:
         for each in found:
             each.segment.close()
 
 
-def verify(path: Path, *, files: Files | None = None, progress: Progress | None = None) -> list[Finding]:
+def verify_spool(
+    path: Path, *, files: Files | None = None, progress: ProgressCallback | None = None
+) -> list[SpoolFinding]:
     """Check every checksum and sequence number. Return the findings; an empty list means the spool is intact."""
-    return inspect(path, files=files, progress=progress).findings
+    return inspect_spool(path, files=files, progress=progress).findings
 
 
-def list_quarantine(path: Path, *, files: Files | None = None) -> list[Aside]:
-    return list_aside(path / QUARANTINE, files)
+def list_quarantine(path: Path, *, files: Files | None = None) -> list[RetainedFile]:
+    return list_retained_files(path / QUARANTINE, files)
 
 
-def list_dead(path: Path, *, files: Files | None = None) -> list[Aside]:
-    return list_aside(path / DEAD, files)
+def list_dead(path: Path, *, files: Files | None = None) -> list[RetainedFile]:
+    return list_retained_files(path / DEAD, files)
 
 
-def _describe(each: Surveyed) -> SegmentInfo:
+def _describe_segment(each: SegmentInventory) -> SegmentInfo:
     segment = each.segment
     return SegmentInfo(
         name=segment.path.name,
@@ -112,29 +114,30 @@ def _describe(each: Surveyed) -> SegmentInfo:
     )
 
 
-def _oldest(found: list[Surveyed]) -> float | None:
+def _read_oldest_put_at(found: list[SegmentInventory]) -> float | None:
     for each in found:
         if each.segment.live:
-            at = each.segment.offsets[each.segment.first_live()]
-            head = decode_head(each.segment.read_bytes(at, HEADER_BYTES), 0, each.segment.salt)
+            at = each.segment.offsets[each.segment.find_first_live()]
+            head = decode_record_header(each.segment.read_bytes(at, HEADER_BYTES), 0, each.segment.salt)
             return head.put_at_us / 1e6 if head else None
     return None
 
 
-def _findings(each: Surveyed) -> list[Finding]:
+def _list_findings(each: SegmentInventory) -> list[SpoolFinding]:
     name = each.segment.path.name
-    result: list[Finding] = []
-    if not each.header_held:
-        result.append(Finding("problem", name, "header is damaged"))
+    result: list[SpoolFinding] = []
+    if not each.header_intact:
+        result.append(SpoolFinding("problem", name, "header is damaged"))
     for first, last in each.missing:
-        result.append(Finding("problem", name, f"records {first} to {last} are lost", last - first + 1))
+        result.append(SpoolFinding("problem", name, f"records {first} to {last} are lost", last - first + 1))
     result += [
-        Finding("problem", name, f"damaged bytes {hole.at} to {hole.end}: {hole.reason}") for hole, _ in each.lost_holes
+        SpoolFinding("problem", name, f"damaged bytes {hole.at} to {hole.end}: {hole.reason}")
+        for hole, _ in each.lost_ranges
     ]
     if each.torn is not None:
         text = f"incomplete write of {each.torn.end - each.torn.at} bytes at the end; the next open truncates it"
-        result.append(Finding("note", name, text))
+        result.append(SpoolFinding("note", name, text))
     if each.damaged_notes:
         text = f"{each.damaged_notes} unreadable notes in the journal; finished records may be delivered again"
-        result.append(Finding("problem", name, text))
+        result.append(SpoolFinding("problem", name, text))
     return result

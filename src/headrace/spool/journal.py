@@ -28,7 +28,7 @@ _EMPTY = bytes(NOTE_BYTES)
 _crc = google_crc32c.extend
 
 
-class Kind(IntEnum):
+class NoteKind(IntEnum):
     """Kind of a note. The numbers are part of the file format. Kinds up to `REPLACED` finish a record."""
 
     ACKED = 1
@@ -45,16 +45,16 @@ class Kind(IntEnum):
 
 
 # Constants for the hot path: looking up an enum member takes Python 3.11 as long as packing a note.
-ACKED, LEASED = Kind.ACKED, Kind.LEASED
+ACKED, LEASED = NoteKind.ACKED, NoteKind.LEASED
 
-ENDS = frozenset((Kind.ACKED, Kind.DROPPED, Kind.DEAD, Kind.CORRUPT, Kind.REPLACED))
-_KINDS = {int(kind): kind for kind in Kind}
+ENDS = frozenset((NoteKind.ACKED, NoteKind.DROPPED, NoteKind.DEAD, NoteKind.CORRUPT, NoteKind.REPLACED))
+_KINDS = {int(kind): kind for kind in NoteKind}
 
 
 class Note(NamedTuple):
     """A note about `run` consecutive sequence numbers from `sequence` on."""
 
-    kind: Kind
+    kind: NoteKind
     sequence: int
     run: int = 1
 
@@ -75,10 +75,10 @@ def decode_notes(salt: int, data: bytes) -> Iterator[Note | None]:
             yield None
 
 
-def salt_of(data: bytes) -> int | None:
+def read_salt_note(data: bytes) -> int | None:
     """Return the salt stored in the journal's first note, or None. Used when the segment's header is unreadable."""
     first = next(decode_notes(0, data[:NOTE_BYTES]), None)
-    return first.sequence if first is not None and first.kind is Kind.SALT else None
+    return first.sequence if first is not None and first.kind is NoteKind.SALT else None
 
 
 class Journal:
@@ -146,7 +146,7 @@ class Journal:
         try:
             self._files.truncate(handle, self.size)
             if not self.size:
-                self._files.write(handle, encode_note(0, Kind.SALT, self._salt))
+                self._files.write(handle, encode_note(0, NoteKind.SALT, self._salt))
                 self.size = NOTE_BYTES
         except OSError:
             self._files.close(handle)
@@ -156,7 +156,7 @@ class Journal:
 
 def read_notes(salt: int, data: bytes) -> tuple[list[Note], int]:
     """Return the readable notes, and the number of unreadable ones."""
-    has_salt = salt_of(data) is not None
+    has_salt = read_salt_note(data) is not None
     found = list(decode_notes(salt, data[NOTE_BYTES:] if has_salt else data))
     notes = [note for note in found if note is not None]
     return notes, len(found) - len(notes)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from headrace.spool.journal import ACKED, Kind
+from headrace.spool.journal import ACKED, NoteKind
 
 
 class Ledger:
@@ -31,52 +31,52 @@ class Ledger:
         self.damaged_notes = 0
         self.last_error = ""
 
-    def found(self, count: int, charge: int) -> None:
+    def count_recovered(self, count: int, charge: int) -> None:
         """Count records found on disk at open."""
         self.size += count
         self.bytes += charge
         self.pushed += count
         self.recovered += count
 
-    def lost_before(self, count: int) -> None:
+    def count_corrupt_at_open(self, count: int) -> None:
         """Count records of an earlier process that were found corrupt at open."""
         self.pushed += count
         self.corrupt += count
 
-    def accept(self, count: int, charge: int) -> None:
+    def count_accepted(self, count: int, charge: int) -> None:
         self.size += count
         self.bytes += charge
         self.pushed += count
 
-    def turn_away(self, count: int, reason: str) -> None:
+    def count_dropped_new(self, count: int, reason: str) -> None:
         """Count new records that were dropped instead of accepted."""
         self.pushed += count
         self.dropped[reason] += count
 
-    def end(self, kind: int, charge: int, reason: str = "") -> None:
+    def count_end(self, kind: int, charge: int, reason: str = "") -> None:
         self.size -= 1
         self.bytes -= charge
         if kind == ACKED:
             self.acked += 1
-        elif kind == Kind.DROPPED:
+        elif kind == NoteKind.DROPPED:
             self.dropped[reason] += 1
-        elif kind == Kind.DEAD:
+        elif kind == NoteKind.DEAD:
             self.dead += 1
-        elif kind == Kind.CORRUPT:
+        elif kind == NoteKind.CORRUPT:
             self.corrupt += 1
 
-    def ack(self, count: int, charge: int) -> None:
+    def count_acked(self, count: int, charge: int) -> None:
         self.size -= count
         self.bytes -= charge
         self.acked += count
 
-    def replace(self, charge: int, parts: int, parts_charge: int) -> None:
+    def count_replaced(self, charge: int, parts: int, parts_charge: int) -> None:
         """Count a record replaced by `parts` others: only the difference counts as pushed."""
         self.size += parts - 1
         self.bytes += parts_charge - charge
         self.pushed += parts - 1
         self.replaced += 1
 
-    def counts(self) -> dict[str, Any]:
+    def read_counts(self) -> dict[str, Any]:
         """Return all counters, named as the fields of `SpoolStats`."""
         return {**vars(self), "dropped": dict(self.dropped)}

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 
-from headrace.spool.record import HEADER_BYTES, Pairs, Part, pack_extras
+from headrace.spool.record import HEADER_BYTES, Pairs, RecordPart, pack_extras
 from headrace.spool.segment import Segment
 
 
-class Block:
+class BufferedRecord:
     """A record in memory, written to disk or not."""
 
     __slots__ = (
@@ -20,7 +20,6 @@ class Block:
         "durable",
         "end",
         "extras",
-        "home",
         "marks",
         "meta",
         "part",
@@ -28,6 +27,7 @@ class Block:
         "place",
         "put_at",
         "sequence",
+        "target_segment",
         "token",
     )
 
@@ -39,10 +39,10 @@ class Block:
         self.marks = marks
         self.put_at = put_at
         self.durable = durable  # a caller waits until it is on disk; it is not leased before
-        self.part: Part | None = None
+        self.part: RecordPart | None = None
         self.place: int | None = None
         self.end = 0  # NoteKind of its end, once it is finished
-        self.home: Segment | None = None  # set while it is being written: notes about it go there already
+        self.target_segment: Segment | None = None  # set while it is being written: notes about it go there already
         self.extras = pack_extras(token, meta, marks) if token or meta or marks else b""
         self.charge = HEADER_BYTES + len(self.extras) + len(payload)
 
@@ -50,7 +50,7 @@ class Block:
         self.marks = marks
         self._pack()
 
-    def make_part(self, part: Part, place: int) -> None:
+    def make_part(self, part: RecordPart, place: int) -> None:
         self.part, self.place = part, place
         self._pack()
 
@@ -59,22 +59,22 @@ class Block:
         self.charge = HEADER_BYTES + len(self.extras) + len(self.payload)
 
 
-class Memory:
+class MemoryLayer:
     def __init__(self, max_blocks: int, max_bytes: int) -> None:
-        self.blocks: dict[int, Block] = {}  # not on disk, unfinished, in order
+        self.blocks: dict[int, BufferedRecord] = {}  # not on disk, unfinished, in order
         self.bytes = 0
         self.fresh: deque[int] = deque()  # of these, those never leased; may contain finished ones
-        self.recent: OrderedDict[int, Block] = OrderedDict()  # on disk as well, unfinished, in order
+        self.recent: OrderedDict[int, BufferedRecord] = OrderedDict()  # on disk as well, unfinished, in order
         self.void_marks: dict[int, Pairs] = {}  # marks of records that were finished before they were written
         self._recent_bytes = 0
         self._max_blocks = max_blocks
         self._max_bytes = max_bytes
 
     @property
-    def overflows(self) -> bool:
+    def is_over_limit(self) -> bool:
         return len(self.blocks) > self._max_blocks or self.bytes > self._max_bytes
 
-    def next_fresh(self) -> Block | None:
+    def find_next_fresh(self) -> BufferedRecord | None:
         while self.fresh:
             block = self.blocks.get(self.fresh[0])
             if block is not None:
@@ -82,30 +82,30 @@ class Memory:
             self.fresh.popleft()
         return None
 
-    def find(self, sequence: int) -> Block | None:
+    def find(self, sequence: int) -> BufferedRecord | None:
         return self.blocks.get(sequence) or self.recent.get(sequence)
 
-    def finish(self, sequence: int, kind: int) -> Block:
+    def finish(self, sequence: int, kind: int) -> BufferedRecord:
         """Finish a record before it is written: on disk its number will be void, but its marks are kept."""
         block = self.blocks.pop(sequence)
         self.bytes -= block.charge
         block.end = kind
-        if block.home is not None:
-            block.home.journal.note(kind, sequence)
+        if block.target_segment is not None:
+            block.target_segment.journal.note(kind, sequence)
         if block.marks:
             self.void_marks[sequence] = block.marks
         return block
 
-    def forget_recent(self, sequence: int) -> None:
+    def drop_recent(self, sequence: int) -> None:
         block = self.recent.pop(sequence, None)
         if block is not None:
             self._recent_bytes -= block.charge
 
-    def chunk(self, room: int) -> list[Block]:
+    def next_chunk(self, room: int) -> list[BufferedRecord]:
         """Return the oldest records that fit into `room` bytes, at least one. The parts of one record stay together."""
         if self.bytes <= room:
             return list(self.blocks.values())
-        taken: list[Block] = []
+        taken: list[BufferedRecord] = []
         for block in self.blocks.values():
             same = taken and block.part is not None and taken[-1].part is not None
             if taken and room < block.charge and not (same and block.place == taken[-1].place):
@@ -114,7 +114,7 @@ class Memory:
             taken.append(block)
         return taken
 
-    def written(self, blocks: Iterable[Block], last: int) -> None:
+    def mark_written(self, blocks: Iterable[BufferedRecord], last: int) -> None:
         """Move written records to `recent`, which keeps the newest within its limits."""
         if next(reversed(self.blocks), 0) <= last:
             self.recent.update(self.blocks)
@@ -133,7 +133,7 @@ class Memory:
             self._recent_bytes -= self.recent.popitem(last=False)[1].charge
             excess -= 1
 
-    def _move_to_recent(self, blocks: Iterable[Block]) -> None:
+    def _move_to_recent(self, blocks: Iterable[BufferedRecord]) -> None:
         for block in blocks:
             if self.blocks.pop(block.sequence, None) is not None:
                 self.recent[block.sequence] = block

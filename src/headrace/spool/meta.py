@@ -17,7 +17,7 @@ from headrace.spool.files import Files, read_all, write_atomically
 
 NAME = "spool.meta"
 VERSION = 1
-HIGHEST_BELIEVED = 2**62
+MAX_HINT = 2**62
 
 
 def write_meta(files: Files, folder: Path, facts: Mapping[str, Any]) -> None:
@@ -39,6 +39,6 @@ def read_meta(files: Files, folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) and found.get("version") == VERSION else {}
 
 
-def next_sequence_hint(meta: Mapping[str, Any]) -> int:
+def read_next_sequence_hint(meta: Mapping[str, Any]) -> int:
     hint = meta.get("next_sequence")
-    return hint if isinstance(hint, int) and 0 < hint < HIGHEST_BELIEVED else 1
+    return hint if isinstance(hint, int) and 0 < hint < MAX_HINT else 1

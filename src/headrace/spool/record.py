@@ -29,8 +29,8 @@ HEADER_BYTES = HEADER.size
 FIELDS = Struct("<IBBHQQQQIII")
 FIELDS_AT = HEADER_BYTES - FIELDS.size
 _pack_start, _pack_check, _pack_fields = Struct("<4sI").pack, Struct("<I").pack, FIELDS.pack
-_OF_RECORD = Struct("<8xIIxB2xQ16xQIII")  # the same header, with only the fields that decoding a record needs
-_OF_RUN = Struct("<4sIIIBB2xQ8xQ8xIII")  # the same header, with only the fields that scanning plain records needs
+_RECORD_VIEW = Struct("<8xIIxB2xQ16xQIII")  # the same header, with only the fields that decoding a record needs
+_RUN_VIEW = Struct("<4sIIIBB2xQ8xQ8xIII")  # the same header, with only the fields that scanning plain records needs
 HEADER_CHECK_AT, RECORD_CHECK_AT = 4, 8
 SMALLEST_TO_COMPRESS = 64  # below this size, snappy's framing costs more than it saves
 MAX_LENGTH = 2**32 - 1
@@ -39,10 +39,10 @@ Pairs = Mapping[str, str]
 NO_PAIRS: Pairs = MappingProxyType({})
 
 _crc = google_crc32c.extend
-squeeze, decompress = snappy.compress_raw, snappy.decompress_raw
+compress_raw, decompress_raw = snappy.compress_raw, snappy.decompress_raw
 
 
-class Record(NamedTuple):
+class SpoolRecord(NamedTuple):
     """A leased record. It is leased again unless it is acked, rejected or replaced. (A named tuple: creating a frozen
     dataclass takes three times as long, a large part of the time to read a record.)"""
 
@@ -63,7 +63,7 @@ class NewRecord:
     meta: Pairs = field(default_factory=dict[str, str])
 
 
-class Part(NamedTuple):
+class RecordPart(NamedTuple):
     """Which part of a replaced record this record is."""
 
     replaced: int
@@ -71,7 +71,7 @@ class Part(NamedTuple):
     total: int
 
 
-class Head(NamedTuple):
+class RecordHeader(NamedTuple):
     """A record header with a valid checksum."""
 
     flags: int
@@ -93,15 +93,15 @@ class Head(NamedTuple):
         return bool(self.flags & VOID)
 
 
-class Body(NamedTuple):
+class RecordBody(NamedTuple):
     payload: bytes
     token: str
     meta: Pairs
     marks: Pairs
-    part: Part | None
+    part: RecordPart | None
 
 
-class Unreadable(Exception):
+class UnreadableRecord(Exception):
     """The bytes differ from what was written. Never raised outside this package."""
 
 
@@ -139,7 +139,7 @@ def encode_onto(
     stored = payload
     raw = length = len(payload)
     if compress and raw >= SMALLEST_TO_COMPRESS:
-        compressed = squeeze(payload)
+        compressed = compress_raw(payload)
         if len(compressed) < raw:
             stored = bytes(compressed)
             length = len(stored)
@@ -160,7 +160,7 @@ def encode_void(salt: int, first: int, last: int, *, durable: int, marks: Pairs 
     return encode(salt, last, b"", place=first, put_at_us=0, durable=durable, extras=extras, flags=VOID)
 
 
-def decode_head(data: bytes, at: int, salt: int | None) -> Head | None:
+def decode_record_header(data: bytes, at: int, salt: int | None) -> RecordHeader | None:
     """Return the record header at `at`, or None if there is no valid one. Without a salt, accept that of any
     segment."""
     if len(data) - at < HEADER_BYTES or data[at : at + 4] != MAGIC:
@@ -170,46 +170,46 @@ def decode_head(data: bytes, at: int, salt: int | None) -> Head | None:
         return None
     if version != VERSION or (salt is not None and found_salt != salt):
         return None
-    return Head._make((flags, *rest, record_check))
+    return RecordHeader._make((flags, *rest, record_check))
 
 
-def salt_at(data: bytes, at: int) -> int:
+def read_salt(data: bytes, at: int) -> int:
     return HEADER.unpack_from(data, at)[3]
 
 
-def body_holds(data: bytes, at: int, head: Head) -> bool:
+def is_body_intact(data: bytes, at: int, head: RecordHeader) -> bool:
     """Return True if the checksum over header and body matches. `data` must contain all of both."""
     return _crc(0, data[at + FIELDS_AT : at + head.length]) == head.record_check
 
 
-def decode_body(data: bytes, at: int, head: Head) -> Body:
+def decode_body(data: bytes, at: int, head: RecordHeader) -> RecordBody:
     """Return payload and extras. Raises UnreadableRecord if they differ from what was written."""
-    if not body_holds(data, at, head):
-        raise Unreadable("checksum")
+    if not is_body_intact(data, at, head):
+        raise UnreadableRecord("checksum")
     start = at + HEADER_BYTES + head.extras
     payload = data[start : at + head.length]
     if head.flags & SNAPPY:
-        payload = unsqueeze(payload, head.raw)
+        payload = decompress_payload(payload, head.raw)
     if not head.extras:
-        return Body(payload, "", NO_PAIRS, NO_PAIRS, None)
-    return Body(payload, *unpack_extras(data[at + HEADER_BYTES : start], bool(head.flags & PART)))
+        return RecordBody(payload, "", NO_PAIRS, NO_PAIRS, None)
+    return RecordBody(payload, *unpack_extras(data[at + HEADER_BYTES : start], bool(head.flags & PART)))
 
 
-def decode_record(data: bytes, at: int, end: int, salt: int, attempts: int) -> Record:
+def decode_record(data: bytes, at: int, end: int, salt: int, attempts: int) -> SpoolRecord:
     """Return a record located by the index: one checksum covers all of it, including the header. Raises
     UnreadableRecord."""
     found = decode_records(data, (at,), (end - at,), salt, (attempts,))
     if not found:
-        raise Unreadable("checksum" if end <= len(data) else "ends beyond the file")
+        raise UnreadableRecord("checksum" if end <= len(data) else "ends beyond the file")
     return found[0]
 
 
 def decode_records(
     data: bytes, starts: Iterable[int], lengths: Iterable[int], salt: int, attempts: Iterable[int]
-) -> list[Record]:
+) -> list[SpoolRecord]:
     """Return several records, which is much faster than one by one. Stops before the first invalid one."""
-    records: list[Record] = []
-    crc, unpack, new = _crc, _OF_RECORD.unpack_from, tuple.__new__
+    records: list[SpoolRecord] = []
+    crc, unpack, new = _crc, _RECORD_VIEW.unpack_from, tuple.__new__
     size = len(data)
     for at, length, tried in zip(starts, lengths, attempts, strict=False):
         end = at + length
@@ -221,17 +221,17 @@ def decode_records(
         payload, token, meta = data[end - stored : end], "", NO_PAIRS
         try:
             if flags & SNAPPY:
-                payload = unsqueeze(payload, raw)
+                payload = decompress_payload(payload, raw)
             if extras:
                 token, meta, _, _ = unpack_extras(data[at + HEADER_BYTES : end - stored], bool(flags & PART))
-        except Unreadable:
+        except UnreadableRecord:
             break
         # as SpoolRecord(…), in half the time
-        records.append(new(Record, (sequence, payload, token, meta, tried, put_at_us / 1e6)))
+        records.append(new(SpoolRecord, (sequence, payload, token, meta, tried, put_at_us / 1e6)))
     return records
 
 
-class Run(NamedTuple):
+class RecordRun(NamedTuple):
     """Plain records that are consecutive in the file and in their sequence numbers."""
 
     first: int
@@ -246,14 +246,14 @@ class Run(NamedTuple):
         return self.first + len(self.offsets) - 1
 
 
-def scan_run(data: bytes, at: int, origin: int, salt: int, *, with_extras: bool) -> Run | None:
+def scan_run(data: bytes, at: int, origin: int, salt: int, *, with_extras: bool) -> RecordRun | None:
     """Decode consecutive plain records from `at`. Stop before the first void record, part, sequence gap, damaged record
     or end of data, and before extras unless `with_extras`. Return None if there is none. `origin` is the file offset of
     `data`."""
     plain = (0, SNAPPY, EXTRAS, EXTRAS | SNAPPY)
     offsets, lengths, raws = array("I"), array("I"), array("I")
     add_offset, add_length, add_raw = offsets.append, lengths.append, raws.append
-    crc, unpack, size = _crc, _OF_RUN.unpack_from, len(data)
+    crc, unpack, size = _crc, _RUN_VIEW.unpack_from, len(data)
     first = expected = -1
     highest = 0
     while at + HEADER_BYTES <= size:
@@ -279,17 +279,17 @@ def scan_run(data: bytes, at: int, origin: int, salt: int, *, with_extras: bool)
         if durable > highest:
             highest = durable
         at = end
-    return Run(first, offsets, lengths, raws, highest, origin + at) if offsets else None
+    return RecordRun(first, offsets, lengths, raws, highest, origin + at) if offsets else None
 
 
-def unsqueeze(stored: bytes, raw: int) -> bytes:
+def decompress_payload(stored: bytes, raw: int) -> bytes:
     """Decompress bytes with a valid checksum; snappy allocates by a length stored in them. Raises UnreadableRecord."""
     try:
-        payload = bytes(decompress(stored))
+        payload = bytes(decompress_raw(stored))
     except Exception as error:  # cramjam's exception class has no stable name
-        raise Unreadable("snappy") from error
+        raise UnreadableRecord("snappy") from error
     if len(payload) != raw:
-        raise Unreadable("length")
+        raise UnreadableRecord("length")
     return payload
 
 
@@ -297,7 +297,7 @@ _LENGTH = Struct("<I")
 _PART = Struct("<QII")
 
 
-def pack_extras(token: str, meta: Pairs, marks: Pairs, part: Part | None = None) -> bytes:
+def pack_extras(token: str, meta: Pairs, marks: Pairs, part: RecordPart | None = None) -> bytes:
     if not (token or meta or marks or part):
         return b""
     pieces = [_PART.pack(*part)] if part else []
@@ -316,32 +316,32 @@ def _add_text(pieces: list[bytes], text: str) -> None:
     pieces.append(data)
 
 
-def unpack_extras(data: bytes, has_part: bool) -> tuple[str, Pairs, Pairs, Part | None]:
+def unpack_extras(data: bytes, has_part: bool) -> tuple[str, Pairs, Pairs, RecordPart | None]:
     """Return token, meta, marks and part. The checksum matched, but another writer may have encoded them wrongly:
     raises UnreadableRecord."""
     try:
-        part = Part(*_PART.unpack_from(data)) if has_part else None
-        token, at = _take_text(data, _PART.size if has_part else 0)
-        meta, at = _take_pairs(data, at)
-        marks, at = _take_pairs(data, at)
+        part = RecordPart(*_PART.unpack_from(data)) if has_part else None
+        token, at = _read_text(data, _PART.size if has_part else 0)
+        meta, at = _read_pairs(data, at)
+        marks, at = _read_pairs(data, at)
     except (ValueError, IndexError, OverflowError, StructError) as error:
-        raise Unreadable("extras") from error
+        raise UnreadableRecord("extras") from error
     return token, meta, marks, part
 
 
-def _take_pairs(data: bytes, at: int) -> tuple[Pairs, int]:
+def _read_pairs(data: bytes, at: int) -> tuple[Pairs, int]:
     count = _LENGTH.unpack_from(data, at)[0]
     at += _LENGTH.size
     if not count:
         return NO_PAIRS, at
     pairs: dict[str, str] = {}
     for _ in range(count):
-        key, at = _take_text(data, at)
-        pairs[key], at = _take_text(data, at)
+        key, at = _read_text(data, at)
+        pairs[key], at = _read_text(data, at)
     return pairs, at
 
 
-def _take_text(data: bytes, at: int) -> tuple[str, int]:
+def _read_text(data: bytes, at: int) -> tuple[str, int]:
     end = at + _LENGTH.size + _LENGTH.unpack_from(data, at)[0]
     if end > len(data):
         raise ValueError("text ends beyond the extras")
@@ -357,7 +357,7 @@ def unpack_pairs(data: bytes) -> Pairs:
     return unpack_extras(data, False)[2] if data else NO_PAIRS
 
 
-def newest_marks(sources: Sequence[Pairs]) -> dict[str, str]:
+def merge_marks(sources: Sequence[Pairs]) -> dict[str, str]:
     """Merge marks in the given order: the last value of a key wins."""
     merged: dict[str, str] = {}
     for each in sources:

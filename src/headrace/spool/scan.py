@@ -13,29 +13,29 @@ from headrace.spool.files import Files
 from headrace.spool.record import (
     HEADER_BYTES,
     MAGIC,
-    Body,
-    Head,
-    Run,
-    Unreadable,
-    body_holds,
+    RecordBody,
+    RecordHeader,
+    RecordRun,
+    UnreadableRecord,
     decode_body,
-    decode_head,
-    salt_at,
+    decode_record_header,
+    is_body_intact,
+    read_salt,
     scan_run,
 )
 
 READ_AHEAD = 2**20
 
 
-class Found(NamedTuple):
+class ScannedRecord(NamedTuple):
     """An intact record."""
 
     at: int
-    head: Head
-    body: Body | None  # decoded only if it has extras (token, marks, part)
+    head: RecordHeader
+    body: RecordBody | None  # decoded only if it has extras (token, marks, part)
 
 
-class Hole(NamedTuple):
+class UnreadableRange(NamedTuple):
     """A range of bytes that is not a valid record."""
 
     at: int
@@ -43,7 +43,7 @@ class Hole(NamedTuple):
     reason: str
 
 
-class Scan:
+class SegmentScan:
     """Iterates over a segment's records through a window, because the file may be large. Plain records come in runs,
     several times as fast as one by one; without `marks`, runs include records with extras."""
 
@@ -57,36 +57,36 @@ class Scan:
         self._window = b""
         self._window_at = 0
 
-    def __iter__(self) -> Iterator[Found | Run | Hole]:
+    def __iter__(self) -> Iterator[ScannedRecord | RecordRun | UnreadableRange]:
         at = self._start
         while at < self._size:
-            here = self._bring(at, HEADER_BYTES)
+            here = self._load_window(at, HEADER_BYTES)
             run = scan_run(self._window, here, self._window_at, self._salt, with_extras=not self._marks)
             if run is not None:
                 yield run
                 at = run.end
                 continue
-            head = decode_head(self._window, here, self._salt)
+            head = decode_record_header(self._window, here, self._salt)
             if head is not None and at + head.length <= self._size:
-                here = self._bring(at, head.length)
-                yield self._judge(at, here, head)
+                here = self._load_window(at, head.length)
+                yield self._check_record(at, here, head)
                 at += head.length
             else:
-                end = self._next_header(at + 1)
-                yield Hole(at, end, "header" if head is None else "ends beyond the file")
+                end = self._find_next_header(at + 1)
+                yield UnreadableRange(at, end, "header" if head is None else "ends beyond the file")
                 at = end
 
-    def _judge(self, at: int, here: int, head: Head) -> Found | Hole:
+    def _check_record(self, at: int, here: int, head: RecordHeader) -> ScannedRecord | UnreadableRange:
         try:
             if head.extras:
-                return Found(at, head, decode_body(self._window, here, head))
-            if body_holds(self._window, here, head):
-                return Found(at, head, None)
-        except Unreadable:
+                return ScannedRecord(at, head, decode_body(self._window, here, head))
+            if is_body_intact(self._window, here, head):
+                return ScannedRecord(at, head, None)
+        except UnreadableRecord:
             pass  # treated like a checksum mismatch
-        return Hole(at, at + head.length, "checksum")
+        return UnreadableRange(at, at + head.length, "checksum")
 
-    def _bring(self, at: int, length: int) -> int:
+    def _load_window(self, at: int, length: int) -> int:
         """Load these bytes into the window, as far as the file goes. Return their position in the window."""
         here = at - self._window_at
         if here < 0 or here + length > len(self._window):
@@ -94,15 +94,15 @@ class Scan:
             self._window_at, here = at, 0
         return here
 
-    def _next_header(self, at: int) -> int:
+    def _find_next_header(self, at: int) -> int:
         while at < self._size:
-            here = self._bring(at, min(READ_AHEAD, self._size - at))
+            here = self._load_window(at, min(READ_AHEAD, self._size - at))
             found = self._window.find(MAGIC, here)
             if found < 0:
                 at = max(at + 1, self._window_at + len(self._window) - len(MAGIC) + 1)
                 continue
             at = self._window_at + found
-            if decode_head(self._window, self._bring(at, HEADER_BYTES), self._salt) is not None:
+            if decode_record_header(self._window, self._load_window(at, HEADER_BYTES), self._salt) is not None:
                 return at
             at += 1
         return self._size
@@ -115,8 +115,8 @@ def find_salt(files: Files, handle: int, size: int) -> int | None:
         window = files.read(handle, READ_AHEAD + HEADER_BYTES, at)
         here = window.find(MAGIC)
         while here >= 0:
-            if decode_head(window, here, None) is not None:
-                return salt_at(window, here)
+            if decode_record_header(window, here, None) is not None:
+                return read_salt(window, here)
             here = window.find(MAGIC, here + 1)
         at += READ_AHEAD
     return None

@@ -21,7 +21,15 @@ import google_crc32c
 from headrace.errors import SpoolFormatError
 from headrace.spool.files import Files, write_atomically
 from headrace.spool.journal import SUFFIX, Journal
-from headrace.spool.record import Pairs, Record, Unreadable, decode_record, decode_records, pack_pairs, unpack_pairs
+from headrace.spool.record import (
+    Pairs,
+    SpoolRecord,
+    UnreadableRecord,
+    decode_record,
+    decode_records,
+    pack_pairs,
+    unpack_pairs,
+)
 from headrace.spool.scan import READ_AHEAD
 
 SEGMENT_MAGIC = b"HRSPOOL\n"
@@ -45,11 +53,11 @@ class SegmentHeader(NamedTuple):
     length: int  # in bytes, of one copy
 
 
-def segment_name(base: int) -> str:
+def format_segment_name(base: int) -> str:
     return f"{base:0{NAME_DIGITS}x}{SEGMENT_SUFFIX}"
 
 
-def base_of(name: str) -> int | None:
+def parse_segment_name(name: str) -> int | None:
     stem, dot, suffix = name.partition(".")
     if dot + suffix != SEGMENT_SUFFIX or len(stem) != NAME_DIGITS:
         return None
@@ -71,14 +79,14 @@ def decode_header(data: bytes, base: int) -> SegmentHeader | None:
     """Return the first valid copy of the header, if it belongs to a file of this name; None otherwise."""
     at = data.find(SEGMENT_MAGIC)
     while at >= 0:
-        found = _header_at(data, at)
+        found = _parse_header(data, at)
         if found is not None and found.base == base:
             return found
         at = data.find(SEGMENT_MAGIC, at + 1)
     return None
 
 
-def _header_at(data: bytes, at: int) -> SegmentHeader | None:
+def _parse_header(data: bytes, at: int) -> SegmentHeader | None:
     if len(data) - at < _HEADER.size + _CHECK.size:
         return None
     _, version, _, length, salt, base, created_at_us, reserved = _HEADER.unpack_from(data, at)
@@ -95,7 +103,7 @@ def _header_at(data: bytes, at: int) -> SegmentHeader | None:
     try:
         marks = unpack_pairs(data[at + _HEADER.size : end])
         return SegmentHeader(salt, base, created_at_us, reserved, marks, length)
-    except Unreadable:
+    except UnreadableRecord:
         return None
 
 
@@ -133,7 +141,7 @@ class Segment:
         keep."""
         salt = int.from_bytes(os.urandom(4), "little") or 1
         data = encode_header(salt, base, now_us, reserved, marks)
-        path = folder / segment_name(base)
+        path = folder / format_segment_name(base)
         write_atomically(files, path, data, sync=False)
         journal = Journal(files, path.with_suffix(SUFFIX), salt)
         if journal.path.name in files.names(folder):
@@ -165,7 +173,7 @@ class Segment:
         self.live += count
         self.fresh += count
 
-    def index_of(self, sequence: int) -> int | None:
+    def find_index(self, sequence: int) -> int | None:
         if len(self._runs) == 1:  # true for most segments
             index = sequence - self._runs[0]
             return index if 0 <= index < len(self.offsets) else None
@@ -176,26 +184,26 @@ class Segment:
         end = self._run_at[run + 1] if run + 1 < len(self._run_at) else len(self.offsets)
         return index if index < end else None
 
-    def sequence_at(self, index: int) -> int:
+    def get_sequence(self, index: int) -> int:
         if len(self._runs) == 1:
             return self._runs[0] + index
         run = bisect_right(self._run_at, index) - 1
         return self._runs[run] + index - self._run_at[run]
 
-    def next_fresh(self, index: int) -> int:
+    def find_next_fresh(self, index: int) -> int:
         """Return the index of the next waiting record from `index` on, or -1."""
         return self.states.find(WAITING, index) if self.fresh else -1
 
-    def first_live(self) -> int:
+    def find_first_live(self) -> int:
         """Return the index of the oldest unfinished record; there must be one."""
         while self.states[self._low] == DONE:
             self._low += 1
         return self._low
 
-    def live_sequences(self) -> list[int]:
-        return [self.sequence_at(index) for index, state in enumerate(self.states) if state != DONE]
+    def list_live_sequences(self) -> list[int]:
+        return [self.get_sequence(index) for index, state in enumerate(self.states) if state != DONE]
 
-    def take(self, index: int) -> bool:
+    def mark_taken(self, index: int) -> bool:
         """Mark a waiting record as taken (leased, or waiting elsewhere). Return False if it was not waiting."""
         if self.states[index] != WAITING:
             return False
@@ -203,7 +211,7 @@ class Segment:
         self.fresh -= 1
         return True
 
-    def take_run(self, index: int, most: int) -> int:
+    def mark_run_taken(self, index: int, most: int) -> int:
         """Mark waiting records from `index` on as taken, as long as their sequence numbers are consecutive. Return how
         many."""
         run = bisect_right(self._run_at, index)
@@ -216,19 +224,19 @@ class Segment:
         self.fresh -= end - index
         return end - index
 
-    def live_charge(self) -> int:
+    def sum_live_charges(self) -> int:
         """Return the charge in bytes of all unfinished records."""
         if self.live == len(self.states):
             return sum(self.charges)
         return sum(charge for charge, state in zip(self.charges, self.states, strict=True) if state != DONE)
 
-    def end_run(self, index: int, count: int) -> int:
+    def mark_run_done(self, index: int, count: int) -> int:
         """Mark taken records as done. Return their charge in bytes."""
         self.states[index : index + count] = bytes((DONE,)) * count
         self.live -= count
         return sum(self.charges[index : index + count])
 
-    def end(self, index: int) -> int:
+    def mark_done(self, index: int) -> int:
         """Mark a record as done. Return its charge in bytes."""
         if self.states[index] == WAITING:
             self.fresh -= 1
@@ -238,22 +246,22 @@ class Segment:
 
     # Reading
 
-    def read(self, index: int, attempts: int) -> Record:
+    def read(self, index: int, attempts: int) -> SpoolRecord:
         """Read a record. Raises UnreadableRecord if its bytes are not what was written, OSError if they cannot be
         read."""
-        at, end = self.span(index)
-        here = self._bring(at, end - at)
+        at, end = self.byte_range(index)
+        here = self._load_window(at, end - at)
         return decode_record(self._window, here, here + end - at, self.salt, attempts)
 
-    def read_run(self, index: int, attempts: Sequence[int]) -> list[Record]:
+    def read_run(self, index: int, attempts: Sequence[int]) -> list[SpoolRecord]:
         """Read consecutive records up to the first unreadable one; `read` raises the error for that one."""
-        records: list[Record] = []
+        records: list[SpoolRecord] = []
         end = index + len(attempts)
         while index < end:
             at = self.offsets[index]
             stop = bisect_right(self.offsets, at + READ_AHEAD, index, end)
             try:
-                here = self._bring(at, self.span(stop - 1)[1] - at)
+                here = self._load_window(at, self.byte_range(stop - 1)[1] - at)
             except OSError:
                 break  # raised again by `read`
             starts = [offset - at + here for offset in self.offsets[index:stop]]
@@ -264,7 +272,7 @@ class Segment:
                 break
         return records
 
-    def read_ahead(self, index: int, attempts: int, most: int, most_bytes: int) -> list[Record]:
+    def read_ahead(self, index: int, attempts: int, most: int, most_bytes: int) -> list[SpoolRecord]:
         """Read a record and the waiting ones after it, up to `most` records and `most_bytes`. Raises as `read` does."""
         end, room = index + 1, most_bytes - self.charges[index]
         last = min(index + most, len(self.states))
@@ -278,7 +286,7 @@ class Segment:
             records[0] = records[0]._replace(attempts=attempts)
         return records
 
-    def span(self, index: int) -> tuple[int, int]:
+    def byte_range(self, index: int) -> tuple[int, int]:
         """Return the byte offsets of a record's start and end."""
         at = self.offsets[index]
         return at, at + self.lengths[index]
@@ -286,7 +294,7 @@ class Segment:
     def read_bytes(self, at: int, length: int) -> bytes:
         return self._files.read(self._read_handle(), length, at)
 
-    def _bring(self, at: int, length: int) -> int:
+    def _load_window(self, at: int, length: int) -> int:
         here = at - self._window_at
         if here < 0 or here + length > len(self._window):
             # Never beyond `size`: bytes there may be truncated and rewritten.
@@ -326,7 +334,7 @@ class Segment:
             self._writer = self._files.open_append(self.path)
         self._files.sync(self._writer)
 
-    def cut(self) -> bool:
+    def truncate_tail(self) -> bool:
         """Truncate the file to `size` through a new handle. Return False if that failed; the caller must then stop
         writing to this segment."""
         self.stop_writing()

@@ -20,38 +20,38 @@ from types import TracebackType
 
 from headrace.errors import SpoolClosed
 from headrace.spool.admission import DROPPED, Admission
-from headrace.spool.aside import Aside
 from headrace.spool.directory_lock import take_lock
-from headrace.spool.files import Files, SystemFiles, write_error
-from headrace.spool.inspect import Finding, Inspection, inspect, list_dead, list_quarantine, verify
-from headrace.spool.journal import Kind
+from headrace.spool.files import Files, SystemFiles, to_spool_error
+from headrace.spool.inspect import Inspection, SpoolFinding, inspect_spool, list_dead, list_quarantine, verify_spool
+from headrace.spool.inventory import ProgressCallback
+from headrace.spool.journal import NoteKind
 from headrace.spool.leasing import Leasing
-from headrace.spool.memory import Block
+from headrace.spool.maintenance import SpoolMaintenance
+from headrace.spool.memory import BufferedRecord
 from headrace.spool.options import FullBehavior, SpoolOptions, SpoolStats, SyncPolicy
-from headrace.spool.record import NO_PAIRS, NewRecord, Record
-from headrace.spool.recovery import Recovered, recover
-from headrace.spool.state import State
-from headrace.spool.store import Store
-from headrace.spool.survey import Progress
-from headrace.spool.upkeep import Upkeep
-from headrace.spool.writer import Writer
+from headrace.spool.record import NO_PAIRS, NewRecord, SpoolRecord
+from headrace.spool.recovery import RecoveryResult, recover
+from headrace.spool.retained_files import RetainedFile
+from headrace.spool.state import SpoolState
+from headrace.spool.store import SegmentStore
+from headrace.spool.writer import SpoolWriter
 
 __all__ = [
     "DROPPED",
-    "Aside",
-    "Finding",
     "FullBehavior",
     "Inspection",
     "NewRecord",
-    "Record",
+    "RetainedFile",
     "Spool",
+    "SpoolFinding",
     "SpoolOptions",
+    "SpoolRecord",
     "SpoolStats",
     "SyncPolicy",
-    "inspect",
+    "inspect_spool",
     "list_dead",
     "list_quarantine",
-    "verify",
+    "verify_spool",
 ]
 
 
@@ -59,17 +59,19 @@ class Spool:
     """A durable queue. Open with `Spool.open`; use from any number of threads; call `close`, or use as a context
     manager."""
 
-    def __init__(self, options: SpoolOptions, found: Recovered, store: Store | None, lock: int | None) -> None:
+    def __init__(
+        self, options: SpoolOptions, recovered: RecoveryResult, store: SegmentStore | None, lock: int | None
+    ) -> None:
         self.options = options
         self._directory_lock = lock
         self._always_durable = options.sync == "always"
-        self._state = State(options, found, store)
-        writer = None if store is None else Writer(self._state, store)
-        self._upkeep = Upkeep(self._state, writer)
-        self._admission = Admission(self._state, writer, self._upkeep)
-        self._leasing = Leasing(self._state, self._upkeep)
+        self._state = SpoolState(options, recovered, store)
+        writer = None if store is None else SpoolWriter(self._state, store)
+        self._maintenance = SpoolMaintenance(self._state, writer)
+        self._admission = Admission(self._state, writer, self._maintenance)
+        self._leasing = Leasing(self._state, self._maintenance)
         if writer is not None:
-            writer.on_damage = self._leasing.found_damage
+            writer.on_damage = self._leasing.handle_damage
 
     # Opening and closing
 
@@ -79,7 +81,7 @@ class Spool:
         options: SpoolOptions,
         *,
         files: Files | None = None,
-        progress: Progress | None = None,
+        progress: ProgressCallback | None = None,
         background: bool = True,
     ) -> Spool:
         """Lock the directory, recover it and open the spool. Without `background`, the caller must call `maintain`
@@ -88,7 +90,7 @@ class Spool:
         Raises SpoolBusy, SpoolFormatError, SpoolDiskFull or SpoolWriteFailed.
         """
         if options.type == "memory" or options.path is None:
-            return cls(options, Recovered(), None, None)
+            return cls(options, RecoveryResult(), None, None)
         files = files or SystemFiles()
         folder = options.path.absolute()
         try:
@@ -100,29 +102,31 @@ class Spool:
                 files.close(lock)
                 raise
         except OSError as error:
-            raise write_error(error) from error
+            raise to_spool_error(error) from error
         if background:
-            spool._upkeep.start()
+            spool._maintenance.start()
         return spool
 
     @classmethod
-    def _recover(cls, options: SpoolOptions, files: Files, folder: Path, lock: int, progress: Progress | None) -> Spool:
+    def _recover(
+        cls, options: SpoolOptions, files: Files, folder: Path, lock: int, progress: ProgressCallback | None
+    ) -> Spool:
         found = recover(files, folder, progress)
-        store = Store(files, folder, found.segments)
+        store = SegmentStore(files, folder, found.segments)
         spool = cls(options, found, store, lock)
         if found.reusable is not None:
             store.adopt(found.reusable)
         else:
             if found.segments and found.next_sequence > found.first_void:
                 journal = found.segments[-1].journal
-                journal.note(Kind.GONE, found.first_void, found.next_sequence - found.first_void)
+                journal.note(NoteKind.GONE, found.first_void, found.next_sequence - found.first_void)
                 journal.sync()
             store.adopt(store.open_segment(found.next_sequence, found.marks, 0, use_ballast=True))
         store.make_ballast()
         for segment in list(store.segments):
-            spool._state.forget_if_finished(segment)
-        spool._upkeep.sweep()
-        spool._upkeep.count_asides(store)
+            spool._state.detach_if_finished(segment)
+        spool._maintenance.sweep()
+        spool._maintenance.measure_retained(store)
         return spool
 
     def close(self) -> None:
@@ -135,19 +139,19 @@ class Spool:
             state.closed = True
             state.arrived.notify_all()
             state.room.notify_all()
-        self._upkeep.stop()
+        self._maintenance.stop()
         if store is None:
             return
         try:
-            self._upkeep.finish(store)
+            self._maintenance.finish(store)
         except OSError as error:
-            raise write_error(error) from error
+            raise to_spool_error(error) from error
         finally:
-            self._upkeep.sweep()
-            self._shut(store)
+            self._maintenance.sweep()
+            self._close_files(store)
 
-    def _shut(self, store: Store) -> None:
-        with self._upkeep.reading, self._upkeep.cleaning:
+    def _close_files(self, store: SegmentStore) -> None:
+        with self._maintenance.reading, self._maintenance.cleaning:
             for segment in store.segments:
                 segment.close()
             if self._directory_lock is not None:
@@ -180,7 +184,7 @@ class Spool:
         RecordTooLarge; the record was not accepted then.
         """
         durable = durable or self._always_durable
-        return self._admission.put((Block(bytes(payload), token, meta, marks, time.time(), durable),))
+        return self._admission.put((BufferedRecord(bytes(payload), token, meta, marks, time.time(), durable),))
 
     def put_many(
         self, records: Iterable[NewRecord], *, marks: Mapping[str, str] = NO_PAIRS, durable: bool = True
@@ -189,7 +193,9 @@ class Spool:
         of them: after a crash they count only if all records are there. Raises as `put` does."""
         durable = durable or self._always_durable
         now = time.time()
-        blocks = [Block(bytes(each.payload), each.token, each.meta, NO_PAIRS, now, durable) for each in records]
+        blocks = [
+            BufferedRecord(bytes(each.payload), each.token, each.meta, NO_PAIRS, now, durable) for each in records
+        ]
         if not blocks:
             return []
         if marks:
@@ -213,18 +219,18 @@ class Spool:
         if self._state.closed:
             raise SpoolClosed()
         try:
-            self._upkeep.flush()
+            self._maintenance.flush()
         except OSError as error:
-            raise write_error(error) from error
+            raise to_spool_error(error) from error
 
     # Leasing
 
-    def lease(self, *, timeout: float | None = 0) -> Record | None:
+    def lease(self, *, timeout: float | None = 0) -> SpoolRecord | None:
         """Lease the oldest record that is not in flight and whose delay has passed. Wait up to `timeout` seconds (None:
         forever). Return None if there is none, or if the spool was closed."""
         return self._leasing.lease(timeout)
 
-    def lease_many(self, count: int) -> list[Record]:
+    def lease_many(self, count: int) -> list[SpoolRecord]:
         """Lease up to `count` records without waiting. Much cheaper than one by one, for small records on disk."""
         return self._leasing.lease_many(count)
 
@@ -254,45 +260,45 @@ class Spool:
     def end_delays(self) -> None:
         """Make nacked records ready now, for example when the destination has recovered."""
         with self._state.lock:
-            self._state.returned.end_delays()
+            self._state.requeued.end_delays()
             self._state.arrived.notify_all()
 
     # Reading
 
-    def holds(self, id: int) -> bool:
+    def is_unfinished(self, id: int) -> bool:
         """Return True if a record that was leased at least once is not finished yet."""
         state = self._state
         with state.lock:
-            return id in state.flight or id in state.leases or id in state.returned
+            return id in state.in_flight or id in state.leases or id in state.requeued
 
-    def marks(self) -> dict[str, str]:
+    def read_marks(self) -> dict[str, str]:
         """Return the newest value of every durable mark; acks, restarts and deleted segments do not change it."""
         with self._state.lock:
             return dict(self._state.marks)
 
     def maintain(self) -> None:
         """Do regular maintenance: flush old records in memory, sync journals, write the metadata."""
-        self._upkeep.maintain()
+        self._maintenance.maintain()
 
     def stats(self) -> SpoolStats:
         """Return a consistent snapshot."""
-        state, store, upkeep = self._state, self._state.store, self._upkeep
-        available = None if store is None else store.files.available(store.folder)
+        state, store, upkeep = self._state, self._state.store, self._maintenance
+        available = None if store is None else store.files.free_bytes(store.folder)
         with state.lock:
-            files = {} if store is None else store.figures()
+            files = {} if store is None else store.stats()
             return SpoolStats(
-                **state.ledger.counts(),
+                **state.ledger.read_counts(),
                 **files,
                 max_size=self.options.max_size,
                 max_bytes=self.options.max_bytes,
-                in_flight=len(state.flight),
-                delayed=state.returned.delayed(time.monotonic()),
+                in_flight=len(state.in_flight),
+                delayed=state.requeued.count_delayed(time.monotonic()),
                 inmemory_blocks=len(state.memory.blocks),
                 inmemory_bytes=state.memory.bytes,
                 disk_available=available,
                 quarantine_bytes=upkeep.quarantine.bytes,
                 dead_bytes=upkeep.dead.bytes,
-                oldest_put_at=state.oldest_put_at(),
+                oldest_put_at=state.read_oldest_put_at(),
                 next_id=state.numbers.next,
                 durable_id=state.numbers.synced if store is not None else 0,
             )

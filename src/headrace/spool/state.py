@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from typing import cast
 
 from headrace.errors import UnknownRecord
-from headrace.spool.journal import ACKED, LEASED, Kind
+from headrace.spool.journal import ACKED, LEASED, NoteKind
 from headrace.spool.ledger import Ledger
-from headrace.spool.memory import Block, Memory
+from headrace.spool.memory import BufferedRecord, MemoryLayer
 from headrace.spool.options import SpoolOptions
-from headrace.spool.order import Place, Returned
-from headrace.spool.record import HEADER_BYTES, decode_head
-from headrace.spool.recovery import Recovered
+from headrace.spool.record import HEADER_BYTES, decode_record_header
+from headrace.spool.recovery import RecoveryResult
+from headrace.spool.requeued import OrderKey, RequeuedRecords
 from headrace.spool.segment import Segment
-from headrace.spool.store import Doomed, Store
+from headrace.spool.store import FinishedSegment, SegmentStore
 
 
 @dataclass
-class Numbers:
+class SequencePositions:
     """Highest sequence numbers by state."""
 
     next: int  # the next record's number
@@ -35,8 +35,8 @@ class Numbers:
     reserved: int  # numbers up to this one are never used again, even after a crash
 
 
-class State:
-    def __init__(self, options: SpoolOptions, found: Recovered, store: Store | None) -> None:
+class SpoolState:
+    def __init__(self, options: SpoolOptions, recovered: RecoveryResult, store: SegmentStore | None) -> None:
         self.options = options
         self.store = store
         self.lock = threading.Lock()
@@ -45,33 +45,33 @@ class State:
         self.room = threading.Condition(self.lock)  # notified when a record was finished
         self.blocked = 0  # threads waiting for `room`
         self.closed = False
-        last = found.next_sequence - 1
-        self.numbers = Numbers(found.next_sequence, written=last, synced=last, reserved=last)
+        last = recovered.next_sequence - 1
+        self.numbers = SequencePositions(recovered.next_sequence, written=last, synced=last, reserved=last)
         self.ledger = Ledger()
-        self.memory = Memory(options.inmemory_blocks, options.inmemory_bytes)
+        self.memory = MemoryLayer(options.inmemory_blocks, options.inmemory_bytes)
         self.memory_since = 0.0  # when the oldest record in memory was put
-        self.returned = Returned()
-        self.places = found.places
-        self.leases = found.leases  # earlier leases of each unfinished record; 0 if absent
-        self.flight: dict[int, Segment | None] = {}  # leased records and their segments; None: in memory
-        self.marks = found.marks
-        self.doomed: list[Doomed] = []  # finished segments, to be removed without the lock held
+        self.requeued = RequeuedRecords()
+        self.places = recovered.places
+        self.leases = recovered.leases  # earlier leases of each unfinished record; 0 if absent
+        self.in_flight: dict[int, Segment | None] = {}  # leased records and their segments; None: in memory
+        self.marks = recovered.marks
+        self.finished_segments: list[FinishedSegment] = []  # finished segments, to be removed without the lock held
         self._oldest: tuple[int, float | None] = (-1, None)
-        self._count(found)
+        self._count_recovered(recovered)
 
-    def _count(self, found: Recovered) -> None:
-        for segment in found.segments:
-            self.ledger.found(segment.live, segment.live_charge())
-        for sequence, place in found.places.items():
-            self.returned.add((place, sequence))
-        self.ledger.lost_before(found.corrupt)
-        self.ledger.quarantined = found.quarantined
-        self.ledger.torn = found.torn
-        self.ledger.damaged_notes = found.damaged_notes
+    def _count_recovered(self, recovered: RecoveryResult) -> None:
+        for segment in recovered.segments:
+            self.ledger.count_recovered(segment.live, segment.sum_live_charges())
+        for sequence, place in recovered.places.items():
+            self.requeued.add((place, sequence))
+        self.ledger.count_corrupt_at_open(recovered.corrupt)
+        self.ledger.quarantined = recovered.quarantined
+        self.ledger.torn = recovered.torn
+        self.ledger.damaged_notes = recovered.damaged_notes
 
     # Order
 
-    def append(self, blocks: Sequence[Block], charge: int) -> int:
+    def append(self, blocks: Sequence[BufferedRecord], charge: int) -> int:
         """Number the records and keep them in memory; the caller decides in which order they wait. Return the last
         number."""
         memory, sequence = self.memory, self.numbers.next
@@ -85,50 +85,50 @@ class State:
         self.numbers.next = sequence
         return sequence - 1
 
-    def next_ready(self, now: float) -> int | None:
+    def find_next_ready(self, now: float) -> int | None:
         """Return the oldest record that may be leased now, or None."""
-        place = self.returned.ready(now) if self.returned else None
-        fresh = self._next_in_order()
+        place = self.requeued.next_ready(now) if self.requeued else None
+        fresh = self._find_next_in_order()
         if place is None or (fresh is not None and fresh < place):
             place = fresh
         return None if place is None else place[1]
 
-    def oldest_waiting(self) -> int | None:
+    def find_oldest_waiting(self) -> int | None:
         """Return the oldest record that is not in flight, delayed or not; None if there is none."""
-        waiting = [place for place in (self.returned.oldest(), self._next_in_order()) if place is not None]
+        waiting = [place for place in (self.requeued.find_oldest(), self._find_next_in_order()) if place is not None]
         return min(waiting)[1] if waiting else None
 
-    def _next_in_order(self) -> Place | None:
+    def _find_next_in_order(self) -> OrderKey | None:
         """Return the oldest record that was never leased, disk before memory. A durable record in memory does not
         count."""
         if self.store is not None:
-            found = self.store.next_fresh()
+            found = self.store.find_next_fresh()
             if found is not None:
-                sequence = found[0].sequence_at(found[1])
+                sequence = found[0].get_sequence(found[1])
                 return sequence, sequence
-        block = self.memory.next_fresh()
+        block = self.memory.find_next_fresh()
         if block is None or (block.durable and self.store is not None):
             return None
         return block.sequence, block.sequence
 
     # Leasing and returning
 
-    def take(self, sequence: int) -> Segment | None:
+    def remove_waiting(self, sequence: int) -> Segment | None:
         """Remove a record from the waiting order. Return its segment, or None if it is in memory."""
-        if sequence in self.returned:
-            self.returned.remove(sequence)
+        if sequence in self.requeued:
+            self.requeued.remove(sequence)
         elif self.memory.fresh and self.memory.fresh[0] == sequence:
             self.memory.fresh.popleft()
         if self.store is None or sequence in self.memory.blocks:
             return None
-        segment = cast(Segment, self.store.segment_of(sequence))
-        segment.take(cast(int, segment.index_of(sequence)))
+        segment = cast(Segment, self.store.find_segment(sequence))
+        segment.mark_taken(cast(int, segment.find_index(sequence)))
         return segment
 
     def lease(self, sequence: int, segment: Segment | None) -> int:
         """Mark a record as in flight and note it in the journal. Return how often it was leased before."""
         attempts = self.leases.get(sequence, 0) if self.leases else 0
-        self.flight[sequence] = segment
+        self.in_flight[sequence] = segment
         if attempts:
             self.ledger.retries += 1
         if segment is not None:
@@ -137,35 +137,35 @@ class State:
             self.note(LEASED, sequence, None)
         return attempts
 
-    def land(self, id: int) -> Segment | None:
+    def remove_in_flight(self, id: int) -> Segment | None:
         """Remove a record from the in-flight map. Return its segment, or None if it is in memory. Raises UnknownRecord
         if it is not in flight."""
         try:
-            return self.flight.pop(id)
+            return self.in_flight.pop(id)
         except KeyError:
             raise UnknownRecord() from None
 
-    def come_back(self, id: int, delay: float) -> None:
+    def requeue(self, id: int, delay: float) -> None:
         """Let a record wait in its position again, after `delay` seconds."""
         place = (self.places.get(id, id), id)
-        self.returned.add(place, time.monotonic() + delay if delay > 0 else None)
+        self.requeued.add(place, time.monotonic() + delay if delay > 0 else None)
         self.arrived.notify()
 
-    def note(self, kind: Kind, sequence: int, segment: Segment | None) -> None:
+    def note(self, kind: NoteKind, sequence: int, segment: Segment | None) -> None:
         """Note something about a record in the journal. A record in memory has none, unless it is being written now."""
         if segment is None and self.store is not None:
-            segment = self.memory.blocks[sequence].home
+            segment = self.memory.blocks[sequence].target_segment
         if segment is not None:
             segment.journal.note(kind, sequence)
 
     # Finishing
 
-    def finish(self, sequence: int, segment: Segment | None, kind: Kind, reason: str = "") -> None:
-        self.ledger.end(kind, self.forget(sequence, segment, kind), reason)
+    def finish(self, sequence: int, segment: Segment | None, kind: NoteKind, reason: str = "") -> None:
+        self.ledger.count_end(kind, self.mark_finished(sequence, segment, kind), reason)
         if self.blocked:
             self.room.notify_all()
 
-    def forget(self, sequence: int, segment: Segment | None, kind: Kind) -> int:
+    def mark_finished(self, sequence: int, segment: Segment | None, kind: NoteKind) -> int:
         """Mark a record as finished. Return its charge in bytes."""
         if self.leases:
             self.leases.pop(sequence, None)
@@ -173,101 +173,101 @@ class State:
             self.places.pop(sequence, None)
         if segment is None:
             return self.memory.finish(sequence, kind).charge
-        charge = segment.end(cast(int, segment.index_of(sequence)))
+        charge = segment.mark_done(cast(int, segment.find_index(sequence)))
         segment.journal.note(kind, sequence)
         if self.memory.recent:
-            self.memory.forget_recent(sequence)
+            self.memory.drop_recent(sequence)
         if not segment.live:
-            self.forget_if_finished(segment)
+            self.detach_if_finished(segment)
         return charge
 
-    def ack_run(self, ids: Sequence[int], at: int) -> int:
+    def finish_acked_run(self, ids: Sequence[int], at: int) -> int:
         """Ack consecutive records in flight from `ids[at]` on, with one note. Return how many."""
         first = ids[at]
-        segment = self.flight[first]
+        segment = self.in_flight[first]
         if segment is None:
-            self.finish(first, self.land(first), ACKED)
+            self.finish(first, self.remove_in_flight(first), ACKED)
             return 1
-        count = self._neighbours(ids, at, segment)
+        count = self._count_consecutive(ids, at, segment)
         numbers = range(first, first + count)
         for id in numbers:
-            del self.flight[id]
+            del self.in_flight[id]
         if self.leases or self.places or self.memory.recent:
             for id in numbers:
                 self.leases.pop(id, None)
                 self.places.pop(id, None)
-                self.memory.forget_recent(id)
-        self.ledger.ack(count, segment.end_run(cast(int, segment.index_of(first)), count))
+                self.memory.drop_recent(id)
+        self.ledger.count_acked(count, segment.mark_run_done(cast(int, segment.find_index(first)), count))
         segment.journal.note(ACKED, first, count)
-        self.forget_if_finished(segment)
+        self.detach_if_finished(segment)
         return count
 
-    def _neighbours(self, ids: Sequence[int], at: int, segment: Segment) -> int:
+    def _count_consecutive(self, ids: Sequence[int], at: int, segment: Segment) -> int:
         """Count the ids from `at` on that are consecutive and in flight from this segment."""
         first, count = ids[at], len(ids) - at
         if (
             ids[-1] == first + count - 1
-            and self.flight[ids[-1]] is segment
+            and self.in_flight[ids[-1]] is segment
             and list(ids[at:]) == list(range(first, first + count))
         ):
             return count
         count = 1
-        while at + count < len(ids) and ids[at + count] == first + count and self.flight[first + count] is segment:
+        while at + count < len(ids) and ids[at + count] == first + count and self.in_flight[first + count] is segment:
             count += 1
         return count
 
-    def forget_if_finished(self, segment: Segment) -> None:
-        store = cast(Store, self.store)
+    def detach_if_finished(self, segment: Segment) -> None:
+        store = cast(SegmentStore, self.store)
         if not segment.live and segment is not store.active and segment is not store.segments[-1]:
-            self.doomed += store.forget_finished(segment)
+            self.finished_segments += store.detach_finished(segment)
 
-    def has_flight(self, segment: Segment) -> bool:
-        return any(where is segment for where in self.flight.values())
+    def has_in_flight(self, segment: Segment) -> bool:
+        return any(where is segment for where in self.in_flight.values())
 
-    def take_part(self, sequence: int) -> None:
+    def remove_part(self, sequence: int) -> None:
         """Remove a part from its segment's order: it waits in the position of the record it replaces."""
-        segment = self.store.segment_of(sequence) if self.store is not None else None
-        index = segment.index_of(sequence) if segment is not None else None
+        segment = self.store.find_segment(sequence) if self.store is not None else None
+        index = segment.find_index(sequence) if segment is not None else None
         if segment is not None and index is not None:
-            segment.take(index)
+            segment.mark_taken(index)
 
     # From memory to disk
 
-    def leases_of(self, block: Block) -> int:
+    def count_leases(self, block: BufferedRecord) -> int:
         """Count the leases of a record in memory that its journal does not have yet."""
         if block.end:
             return 0
-        return self.leases.get(block.sequence, 0) + (block.sequence in self.flight)
+        return self.leases.get(block.sequence, 0) + (block.sequence in self.in_flight)
 
-    def moved_to_disk(self, segment: Segment, blocks: Sequence[Block]) -> None:
+    def move_to_segment(self, segment: Segment, blocks: Sequence[BufferedRecord]) -> None:
         """Update the location of records in memory that were written to a segment."""
-        if not (self.flight or self.returned):
+        if not (self.in_flight or self.requeued):
             return
         for block in blocks:
-            if block.sequence in self.flight:
-                self.flight[block.sequence] = segment
-            elif block.sequence not in self.returned:
+            if block.sequence in self.in_flight:
+                self.in_flight[block.sequence] = segment
+            elif block.sequence not in self.requeued:
                 continue
-            segment.take(cast(int, segment.index_of(block.sequence)))
+            segment.mark_taken(cast(int, segment.find_index(block.sequence)))
 
     # Reading
 
-    def oldest_put_at(self) -> float | None:
-        found = self.store.oldest_live() if self.store is not None else None
+    def read_oldest_put_at(self) -> float | None:
+        found = self.store.find_oldest_live() if self.store is not None else None
         if found is None:
             block = next(iter(self.memory.blocks.values()), None)
             return block.put_at if block is not None else None
         segment, index = found
-        sequence = segment.sequence_at(index)
+        sequence = segment.get_sequence(index)
         if self._oldest[0] != sequence:
             block = self.memory.recent.get(sequence)
-            self._oldest = (sequence, block.put_at if block is not None else _put_at(segment, index))
+            self._oldest = (sequence, block.put_at if block is not None else _read_put_at(segment, index))
         return self._oldest[1]
 
 
-def _put_at(segment: Segment, index: int) -> float | None:
+def _read_put_at(segment: Segment, index: int) -> float | None:
     try:
-        head = decode_head(segment.read_bytes(segment.offsets[index], HEADER_BYTES), 0, segment.salt)
+        head = decode_record_header(segment.read_bytes(segment.offsets[index], HEADER_BYTES), 0, segment.salt)
     except OSError:
         return None
     return head.put_at_us / 1e6 if head is not None else None

@@ -16,48 +16,48 @@ from pathlib import Path
 from typing import Any
 
 from headrace.spool.files import Files, discard, is_no_space, write_atomically
-from headrace.spool.journal import Kind
+from headrace.spool.journal import NoteKind
 from headrace.spool.options import FSYNC_BOUNDS_S
 from headrace.spool.record import Pairs
-from headrace.spool.scan import Hole, Scan
+from headrace.spool.scan import SegmentScan, UnreadableRange
 from headrace.spool.segment import Segment
 
 log = logging.getLogger(__name__)
 
-Doomed = tuple[Segment, Segment | None]
+FinishedSegment = tuple[Segment, Segment | None]
 """A finished segment, and the older segment whose journal notes its removal."""
 
 BALLAST = "spool.ballast"
 BALLAST_BYTES = 64 * 1024
 
 
-class SyncTimes:
+class FsyncTimings:
     """Number and durations of fsyncs."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.count = 0
         self.seconds = 0.0
-        self.longest = 0.0
+        self.max_seconds = 0.0
         self.buckets = [0] * (len(FSYNC_BOUNDS_S) + 1)
         self._clock = clock
 
-    def time(self, sync: Callable[[], None]) -> None:
+    def measure(self, sync: Callable[[], None]) -> None:
         began = self._clock()
         sync()
         elapsed = self._clock() - began
         self.count += 1
         self.seconds += elapsed
-        self.longest = max(self.longest, elapsed)
+        self.max_seconds = max(self.max_seconds, elapsed)
         self.buckets[bisect_right(FSYNC_BOUNDS_S, elapsed)] += 1
 
 
-class Store:
+class SegmentStore:
     def __init__(self, files: Files, folder: Path, segments: Sequence[Segment]) -> None:
         self.files = files
         self.folder = folder
         self.segments = list(segments)
         self.active: Segment | None = None
-        self.times = SyncTimes()
+        self.fsync_timings = FsyncTimings()
         self.rotations = 0
         self.ballast = False
         self._bases = [each.base for each in self.segments]
@@ -66,15 +66,15 @@ class Store:
 
     # Lookup
 
-    def segment_of(self, sequence: int) -> Segment | None:
+    def find_segment(self, sequence: int) -> Segment | None:
         at = bisect_right(self._bases, sequence) - 1
         return self.segments[at] if at >= 0 else None
 
-    def next_fresh(self) -> tuple[Segment, int] | None:
+    def find_next_fresh(self) -> tuple[Segment, int] | None:
         """Return segment and index of the oldest record still in its segment's order, or None."""
         while self._unread:
             segment = self._unread[0]
-            found = segment.next_fresh(self._position)
+            found = segment.find_next_fresh(self._position)
             if found >= 0:
                 self._position = found
                 return segment, found
@@ -85,10 +85,10 @@ class Store:
             self._position = 0
         return None
 
-    def oldest_live(self) -> tuple[Segment, int] | None:
+    def find_oldest_live(self) -> tuple[Segment, int] | None:
         for segment in self.segments:
             if segment.live:
-                return segment, segment.first_live()
+                return segment, segment.find_first_live()
         return None
 
     @property
@@ -110,11 +110,11 @@ class Store:
             self.ballast = False
             return Segment.create(self.files, self.folder, base, marks, reserved, now_us)
 
-    def adopt(self, segment: Segment) -> list[Doomed]:
+    def adopt(self, segment: Segment) -> list[FinishedSegment]:
         """Write to this segment from now on. Return the segments that are finished thereby."""
         before = self.active
         if self.segments and self.segments[-1].base == segment.base:  # an empty segment of the same name was replaced
-            self._forget(self.segments[-1])
+            self._detach(self.segments[-1])
         if self.active is not None:
             self.rotations += 1
         self.active = segment
@@ -125,33 +125,33 @@ class Store:
         if before is not None and before is not segment:
             before.stop_writing()
             if not before.live and before in self.segments:
-                return self.forget_finished(before)
+                return self.detach_finished(before)
         return []
 
     def sync(self, segment: Segment) -> None:
-        self.times.time(segment.sync)
+        self.fsync_timings.measure(segment.sync)
 
-    def rescan(self, segment: Segment) -> list[Hole]:
+    def rescan(self, segment: Segment) -> list[UnreadableRange]:
         """Read a segment back through a new handle after a failed fsync. Return its unreadable ranges."""
         handle = self.files.open_read(segment.path)
         try:
-            scan = Scan(self.files, handle, segment.size, segment.start, segment.salt)
-            return [each for each in scan if isinstance(each, Hole)]
+            scan = SegmentScan(self.files, handle, segment.size, segment.start, segment.salt)
+            return [each for each in scan if isinstance(each, UnreadableRange)]
         finally:
             self.files.close(handle)
 
     # Removal
 
-    def forget_finished(self, segment: Segment) -> list[Doomed]:
+    def detach_finished(self, segment: Segment) -> list[FinishedSegment]:
         """Detach a finished segment and note the gap in the older segment's journal. Return it for `remove`."""
         at = self.segments.index(segment)
         older = self.segments[at - 1] if at > 0 else None
         if older is not None:  # records that the gap up to the next segment is no loss
-            older.journal.note(Kind.GONE, segment.base, self.segments[at + 1].base - segment.base)
-        self._forget(segment)
+            older.journal.note(NoteKind.GONE, segment.base, self.segments[at + 1].base - segment.base)
+        self._detach(segment)
         return [(segment, older)]
 
-    def _forget(self, segment: Segment) -> None:
+    def _detach(self, segment: Segment) -> None:
         at = self.segments.index(segment)
         del self.segments[at], self._bases[at]
         if segment in self._unread:
@@ -186,14 +186,14 @@ class Store:
         except OSError:
             self.ballast = False
 
-    def figures(self) -> dict[str, Any]:
+    def stats(self) -> dict[str, Any]:
         """Return the statistics of the files, named as the fields of `SpoolStats`."""
         return {
             "segments": len(self.segments),
             "rotations": self.rotations,
             "disk_bytes": self.disk_bytes,
-            "fsyncs": self.times.count,
-            "fsync_seconds": self.times.seconds,
-            "fsync_max_seconds": self.times.longest,
-            "fsync_buckets": tuple(self.times.buckets),
+            "fsyncs": self.fsync_timings.count,
+            "fsync_seconds": self.fsync_timings.seconds,
+            "fsync_max_seconds": self.fsync_timings.max_seconds,
+            "fsync_buckets": tuple(self.fsync_timings.buckets),
         }

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from headrace.model.job import NewJob
 from headrace.queue.validate import check_job
-from headrace.streams.jobs import Codec
+from headrace.streams.codec import StreamCodec
 from headrace.streams.scripts import publish
 from headrace.valkey.connect import AsyncValkey, Valkey
-from headrace.valkey.scripts import Call, run, run_async
-from headrace.valkey.stream_groups import of_group
+from headrace.valkey.scripts import ScriptCall, run, run_async
+from headrace.valkey.stream_groups import translate_group_errors
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,15 @@ class BrokerOptions:
     maxlen: int = 10_000
     hard_maxlen: int = 100_000
     max_payload_bytes: int = 2**20
-    codec: Codec = field(default_factory=Codec)
+    codec: StreamCodec = field(default_factory=StreamCodec)
 
-    def stream_of(self, job: NewJob) -> str:
+    def route(self, job: NewJob) -> str:
         return self.routes.get(job.task, self.stream)
 
-    def publish(self, stream: str, jobs: Sequence[NewJob]) -> Call[list[str]]:
+    def publish(self, stream: str, jobs: Sequence[NewJob]) -> ScriptCall[list[str]]:
         for job in jobs:
             check_job(job, self.max_payload_bytes)
-        values = map(self.codec.write, jobs)
+        values = map(self.codec.encode, jobs)
         return publish(stream, self.maxlen, self.hard_maxlen, self.codec.field, values)
 
 
@@ -50,11 +50,11 @@ class Broker:
 
     def publish(self, job: NewJob) -> str:
         """Publish a job to its stream. Return the id of its entry."""
-        return self.publish_many(self.options.stream_of(job), [job])[0]
+        return self.publish_many(self.options.route(job), [job])[0]
 
     def publish_many(self, stream: str, jobs: Sequence[NewJob]) -> list[str]:
         """Publish all jobs, or none. Return the ids of their entries."""
-        with of_group(stream, "*"):
+        with translate_group_errors(stream, "*"):
             return run(self._client, self.options.publish(stream, jobs))
 
 
@@ -66,8 +66,8 @@ class AsyncBroker:
         self.options = options or BrokerOptions()
 
     async def publish(self, job: NewJob) -> str:
-        return (await self.publish_many(self.options.stream_of(job), [job]))[0]
+        return (await self.publish_many(self.options.route(job), [job]))[0]
 
     async def publish_many(self, stream: str, jobs: Sequence[NewJob]) -> list[str]:
-        with of_group(stream, "*"):
+        with translate_group_errors(stream, "*"):
             return await run_async(self._client, self.options.publish(stream, jobs))

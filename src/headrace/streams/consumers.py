@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headrace.streams.scripts import WAITING
+from headrace.streams.scripts import RETRY_CONSUMER
 from headrace.valkey.connect import Valkey
-from headrace.valkey.stream_groups import consumers_of, oldest_pending
+from headrace.valkey.stream_groups import list_consumers, read_oldest_pending
 
-DELIVERIES_OF = 100
+DELIVERY_SAMPLE = 100
 """Number of the oldest pending entries whose deliveries are counted. They show what is stuck, at a bounded cost."""
 
 
@@ -22,13 +22,13 @@ class Consumer:
     stuck: bool  # it has pending entries, and has been idle for too long
 
     @property
-    def waiting(self) -> bool:
+    def holds_retries(self) -> bool:
         """Return whether this is not a worker, but the consumer that owns entries waiting for a retry."""
-        return self.name == WAITING
+        return self.name == RETRY_CONSUMER
 
 
 @dataclass(frozen=True)
-class Holders:
+class GroupConsumers:
     consumers: Sequence[Consumer]
     deliveries: dict[int, int]  # of the oldest pending entries: number of deliveries → number of entries
 
@@ -37,12 +37,12 @@ class Holders:
         return [consumer for consumer in self.consumers if consumer.stuck]
 
 
-def read_holders(client: Valkey, stream: str, group: str, *, stuck_after_ms: int) -> Holders:
+def read_consumers(client: Valkey, stream: str, group: str, *, stuck_after_ms: int) -> GroupConsumers:
     """Return the consumers of a group, those with most pending entries first. Raises UnknownGroup, NotAStream or
     StreamsUnavailable."""
     consumers = [
-        Consumer(name, pending, idle_ms, pending > 0 and idle_ms >= stuck_after_ms and name != WAITING)
-        for name, pending, idle_ms in consumers_of(client, stream, group)
+        Consumer(name, pending, idle_ms, pending > 0 and idle_ms >= stuck_after_ms and name != RETRY_CONSUMER)
+        for name, pending, idle_ms in list_consumers(client, stream, group)
     ]
-    deliveries = Counter(entry.deliveries for entry in oldest_pending(client, stream, group, DELIVERIES_OF))
-    return Holders(sorted(consumers, key=lambda consumer: -consumer.pending), dict(sorted(deliveries.items())))
+    deliveries = Counter(entry.deliveries for entry in read_oldest_pending(client, stream, group, DELIVERY_SAMPLE))
+    return GroupConsumers(sorted(consumers, key=lambda consumer: -consumer.pending), dict(sorted(deliveries.items())))

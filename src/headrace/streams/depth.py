@@ -13,14 +13,14 @@ from typing import Any
 from headrace.streams.ids import time_of
 from headrace.streams.scripts import script
 from headrace.valkey.connect import Valkey
-from headrace.valkey.scripts import Call, run
-from headrace.valkey.stream_groups import of_group
+from headrace.valkey.scripts import ScriptCall, run
+from headrace.valkey.stream_groups import translate_group_errors
 
 COUNT_BOUND = 10_000
 
 
 @dataclass(frozen=True)
-class Depth:
+class GroupDepth:
     """Depth of a group at one instant."""
 
     stream: str
@@ -38,16 +38,16 @@ class Depth:
         return None if self.undelivered is None else self.undelivered + self.pending
 
 
-def read_depth(client: Valkey, stream: str, group: str, *, count_bound: int = COUNT_BOUND) -> Depth:
+def read_depth(client: Valkey, stream: str, group: str, *, count_bound: int = COUNT_BOUND) -> GroupDepth:
     """Return the depth of a group. The cost does not depend on the number of entries, unless the server does not know
     the lag: then up to `count_bound` entries on each side of the group's position are counted. Changes nothing.
 
     Raises UnknownGroup, NotAStream or StreamsUnavailable."""
-    call = Call(script("depth"), [stream], [group, count_bound], list[Any])
-    with of_group(stream, group):
+    call = ScriptCall(script("depth"), [stream], [group, count_bound], list[Any])
+    with translate_group_errors(stream, group):
         undelivered, pending, first_undelivered, first_pending, idle_ms = run(client, call)
     unknown = undelivered < 0
-    return Depth(
+    return GroupDepth(
         stream,
         group,
         None if unknown else undelivered,
@@ -55,11 +55,11 @@ def read_depth(client: Valkey, stream: str, group: str, *, count_bound: int = CO
         time_of(first_undelivered.decode()),
         time_of(first_pending.decode()),
         None if idle_ms < 0 else idle_ms,
-        why_unknown(count_bound) if unknown else "",
+        explain_unknown_depth(count_bound) if unknown else "",
     )
 
 
-def why_unknown(count_bound: int) -> str:
+def explain_unknown_depth(count_bound: int) -> str:
     return (
         "The server does not know the lag (entries were deleted or the group was moved), and more than "
         f"{count_bound} entries lie on each side of the group's position, too many to count."

@@ -28,7 +28,7 @@ from headrace.model.names import QueueRef
 from headrace.queue import keys
 
 SIDE = ":hr:"
-OURS = re.compile(r".*:hr:[^:]+:(samples|dead)|hr:\{\d+\}:metrics", re.DOTALL)
+HEADRACE_STREAM = re.compile(r".*:hr:[^:]+:(samples|dead)|hr:\{\d+\}:metrics", re.DOTALL)
 TAGGED = re.compile(r"\{[^}]+\}")
 
 
@@ -39,46 +39,46 @@ class GroupKeys:
     stream: str
     group: str
 
-    def all(self) -> list[str]:
+    def list_all(self) -> list[str]:
         """Return all keys, in the order that the scripts expect."""
-        return [self.stream, *map(self._beside, ("retries", "stats", "samples")), self.dead]
+        return [self.stream, *map(self._side_key, ("retries", "stats", "samples")), self.dead]
 
     @property
     def samples(self) -> str:
-        return self._beside("samples")
+        return self._side_key("samples")
 
     @property
     def dead(self) -> str:
-        return self._beside("dead")
+        return self._side_key("dead")
 
-    def _beside(self, what: str) -> str:
+    def _side_key(self, what: str) -> str:
         tagged = self.stream if TAGGED.search(self.stream) else f"{{{self.stream}}}"
         return f"{tagged}{SIDE}{keys.encode(self.group)}:{what}"
 
 
-def told(shard: int, ref: QueueRef) -> list[str]:
+def event_keys(shard: int, ref: QueueRef) -> list[str]:
     """Return the keys that `emit_events` uses for a watched stream, in the order that the script expects."""
     env = ref.environment
     return [
         f"{keys.prefix(shard)}stream:{keys.queue_part(ref)}",
         *(keys.meta(shard), keys.metrics(shard), keys.metrics_enabled(shard), keys.env(shard, env)),
         f"{keys.prefix(shard)}streams:{keys.env_part(env)}",
-        told_of(shard),
+        watched_streams(shard),
     ]
 
 
-def told_of(shard: int) -> str:
+def watched_streams(shard: int) -> str:
     return f"{keys.prefix(shard)}streams"
 
 
-def seen(shard: int) -> str:
+def report_index(shard: int) -> str:
     return f"{keys.prefix(shard)}seen"
 
 
-def seen_of(shard: int, ref: QueueRef) -> str:
-    return f"{seen(shard)}:{keys.queue_part(ref)}"
+def report(shard: int, ref: QueueRef) -> str:
+    return f"{report_index(shard)}:{keys.queue_part(ref)}"
 
 
-def is_ours(key: str) -> bool:
+def is_headrace_stream(key: str) -> bool:
     """Return whether a stream is internal to Headrace, not one with jobs."""
-    return OURS.fullmatch(key) is not None
+    return HEADRACE_STREAM.fullmatch(key) is not None

@@ -9,16 +9,16 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from headrace.model.event import COUNT_COLUMN, lua_pack
+from headrace.model.event import COUNT_COLUMN, generate_event_lua
 from headrace.streams.keys import GroupKeys
-from headrace.valkey.scripts import Arg, Call, Script, load_script
+from headrace.valkey.scripts import Arg, Script, ScriptCall, load_script
 
 SCRIPTS = (
     *("publish", "dequeue", "extend", "ack", "nack", "bury", "requeue", "reclaim", "remove_consumers", "redrive"),
     *("depth", "snapshot", "emit_events", "save_report"),
 )
 CONSUMER_PREFIX = "headrace:"
-WAITING = "headrace:waiting"
+RETRY_CONSUMER = "headrace:waiting"
 """Consumer that owns entries waiting for a retry (see lua/group.lua)."""
 
 FIRST_ID = "0-0"
@@ -26,11 +26,11 @@ FIRST_ID = "0-0"
 
 @cache
 def script(name: str) -> Script:
-    return load_script(files("headrace.streams") / "lua", name, preamble=lua_pack())
+    return load_script(files("headrace.streams") / "lua", name, preamble=generate_event_lua())
 
 
 @dataclass(frozen=True)
-class Held:
+class LeasedEntry:
     """An entry delivered to a consumer. Its delivery number is the lease: a result of an older delivery is refused."""
 
     id: str
@@ -40,20 +40,20 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Taken:
-    entries: Sequence[Held]
-    gone: int  # entries that were deleted from the stream while they waited for a retry
+class DequeuedEntries:
+    entries: Sequence[LeasedEntry]
+    deleted: int  # entries that were deleted from the stream while they waited for a retry
 
 
 @dataclass(frozen=True)
-class Reclaimed:
+class ReclaimResult:
     cursor: str  # for the next call; FIRST_ID: all entries are done
     returned: int
-    gone: int  # pending entries that were deleted from the stream
+    deleted: int  # pending entries that were deleted from the stream
 
 
 @dataclass(frozen=True)
-class Survey:
+class GroupSnapshot:
     """Totals and gauges of a group at one instant."""
 
     now_us: int  # server time; different for every snapshot
@@ -79,86 +79,104 @@ class GroupStubs:
     keys: GroupKeys
     consumer: str = ""
 
-    def take(self, n: int) -> Call[Taken]:
+    def dequeue(self, n: int) -> ScriptCall[DequeuedEntries]:
         """Lease up to n entries: due retries first, then new ones."""
-        return Call(script("dequeue"), *self._with(n), _taken)
+        return ScriptCall(script("dequeue"), *self._call_args(n), _parse_dequeued)
 
-    def extend(self, entries: Iterable[Held]) -> Call[list[bool]]:
+    def extend(self, entries: Iterable[LeasedEntry]) -> ScriptCall[list[bool]]:
         """Extend leases. Return for each: True, or False if the lease was lost."""
-        return Call(script("extend"), *self._with(*_flat((each.id, each.delivery) for each in entries)), _flags)
+        return ScriptCall(
+            script("extend"), *self._call_args(*_flatten((each.id, each.delivery) for each in entries)), _parse_flags
+        )
 
-    def ack(self, done: Iterable[tuple[Held, int]]) -> Call[list[bool]]:
+    def ack(self, done: Iterable[tuple[LeasedEntry, int]]) -> ScriptCall[list[bool]]:
         """Acknowledge entries, given as (entry, run ms). Return for each: True, or False if the lease was lost."""
-        return Call(script("ack"), *self._with(*_flat((each.id, each.delivery, ms) for each, ms in done)), _flags)
+        return ScriptCall(
+            script("ack"), *self._call_args(*_flatten((each.id, each.delivery, ms) for each, ms in done)), _parse_flags
+        )
 
-    def nack(self, failed: Iterable[tuple[Held, int]]) -> Call[list[bool]]:
+    def nack(self, failed: Iterable[tuple[LeasedEntry, int]]) -> ScriptCall[list[bool]]:
         """Schedule retries of entries, given as (entry, delay ms). Return for each: True, or False if the lease was
         lost."""
-        return Call(script("nack"), *self._with(*_flat((each.id, each.delivery, ms) for each, ms in failed)), _flags)
+        return ScriptCall(
+            script("nack"),
+            *self._call_args(*_flatten((each.id, each.delivery, ms) for each, ms in failed)),
+            _parse_flags,
+        )
 
-    def bury(self, failed: Iterable[tuple[Held, str]]) -> Call[list[bool]]:
+    def bury(self, failed: Iterable[tuple[LeasedEntry, str]]) -> ScriptCall[list[bool]]:
         """Bury entries, given as (entry, reason). Return for each: True, or False if the lease was lost."""
-        return Call(script("bury"), *self._with(*_flat((each.id, each.delivery, why) for each, why in failed)), _flags)
+        return ScriptCall(
+            script("bury"),
+            *self._call_args(*_flatten((each.id, each.delivery, why) for each, why in failed)),
+            _parse_flags,
+        )
 
-    def giveback(self, entries: Iterable[Held]) -> Call[list[bool]]:
+    def requeue(self, entries: Iterable[LeasedEntry]) -> ScriptCall[list[bool]]:
         """Return entries without using an attempt. Return for each: True, or False if the lease was lost."""
-        return Call(script("requeue"), *self._with(*_flat((each.id, each.delivery) for each in entries)), _flags)
+        return ScriptCall(
+            script("requeue"), *self._call_args(*_flatten((each.id, each.delivery) for each in entries)), _parse_flags
+        )
 
-    def reclaim(self, idle_ms: int, cursor: str, at_most: int) -> Call[Reclaimed]:
+    def reclaim(self, idle_ms: int, cursor: str, at_most: int) -> ScriptCall[ReclaimResult]:
         """Make up to `at_most` pending entries that were idle for `idle_ms` available for a retry."""
-        return Call(script("reclaim"), *self._with(idle_ms, cursor, at_most), _reclaimed)
+        return ScriptCall(script("reclaim"), *self._call_args(idle_ms, cursor, at_most), _parse_reclaim)
 
-    def tidy(self, idle_ms: int, *, leaving: bool = False) -> Call[int]:
+    def remove_consumers(self, idle_ms: int, *, leaving: bool = False) -> ScriptCall[int]:
         """Remove consumers of Headrace without pending entries that have been idle for `idle_ms`; with `leaving`, also
         this one. Return how many."""
         args = [self.keys.group, self.consumer if leaving else "", idle_ms, CONSUMER_PREFIX]
-        return Call(script("remove_consumers"), self.keys.all(), args, int)
+        return ScriptCall(script("remove_consumers"), self.keys.list_all(), args, int)
 
-    def redrive(self, at_most: int, after: str = "", ids: Iterable[str] = ()) -> Call[tuple[int, str]]:
+    def redrive(self, at_most: int, after: str = "", ids: Iterable[str] = ()) -> ScriptCall[tuple[int, str]]:
         """Redrive dead letters. Return how many, and the id of the last letter examined."""
-        return Call(script("redrive"), *self._with(at_most, after, *ids), lambda reply: (reply[0], reply[1].decode()))
+        return ScriptCall(
+            script("redrive"), *self._call_args(at_most, after, *ids), lambda reply: (reply[0], reply[1].decode())
+        )
 
-    def survey(self, count_bound: int, after: str, samples: int) -> Call[Survey]:
+    def snapshot(self, count_bound: int, after: str, samples: int) -> ScriptCall[GroupSnapshot]:
         """Read totals and gauges of the group, and up to `samples` entries of samples after an id."""
-        return Call(script("snapshot"), *self._with(count_bound, after, samples, *COUNT_COLUMN), _survey)
+        return ScriptCall(
+            script("snapshot"), *self._call_args(count_bound, after, samples, *COUNT_COLUMN), _parse_snapshot
+        )
 
-    def _with(self, *args: Arg) -> tuple[list[str], list[Arg]]:
-        return self.keys.all(), [self.keys.group, self.consumer, *args]
+    def _call_args(self, *args: Arg) -> tuple[list[str], list[Arg]]:
+        return self.keys.list_all(), [self.keys.group, self.consumer, *args]
 
 
-def publish(stream: str, maxlen: int, hard_maxlen: int, field: str, values: Iterable[str]) -> Call[list[str]]:
+def publish(stream: str, maxlen: int, hard_maxlen: int, field: str, values: Iterable[str]) -> ScriptCall[list[str]]:
     """Add entries to a stream, all or none, and trim it. Return their ids."""
-    return Call(script("publish"), [stream], [maxlen, hard_maxlen, field, *values], _ids)
+    return ScriptCall(script("publish"), [stream], [maxlen, hard_maxlen, field, *values], _parse_ids)
 
 
-def _flat(rows: Iterable[Iterable[Arg]]) -> list[Arg]:
+def _flatten(rows: Iterable[Iterable[Arg]]) -> list[Arg]:
     return [value for row in rows for value in row]
 
 
-def _flags(answer: list[int]) -> list[bool]:
+def _parse_flags(answer: list[int]) -> list[bool]:
     return [flag == 1 for flag in answer]
 
 
-def _ids(answer: list[bytes]) -> list[str]:
+def _parse_ids(answer: list[bytes]) -> list[str]:
     return [entry_id.decode() for entry_id in answer]
 
 
-def _taken(answer: list[Any]) -> Taken:
-    return Taken([_held(*entry) for entry in answer[0]], answer[1])
+def _parse_dequeued(answer: list[Any]) -> DequeuedEntries:
+    return DequeuedEntries([_parse_entry(*entry) for entry in answer[0]], answer[1])
 
 
-def _held(entry_id: bytes, flat: list[bytes], delivery: int, waited_ms: int) -> Held:
-    return Held(entry_id.decode(), dict(zip(flat[::2], flat[1::2], strict=True)), delivery, waited_ms)
+def _parse_entry(entry_id: bytes, flat: list[bytes], delivery: int, waited_ms: int) -> LeasedEntry:
+    return LeasedEntry(entry_id.decode(), dict(zip(flat[::2], flat[1::2], strict=True)), delivery, waited_ms)
 
 
-def _reclaimed(answer: list[Any]) -> Reclaimed:
-    return Reclaimed(answer[0].decode(), answer[1], answer[2])
+def _parse_reclaim(answer: list[Any]) -> ReclaimResult:
+    return ReclaimResult(answer[0].decode(), answer[1], answer[2])
 
 
-def _survey(answer: list[Any]) -> Survey:
+def _parse_snapshot(answer: list[Any]) -> GroupSnapshot:
     now_us, undelivered, pending, first, waiting, due, since, added, read = answer[:9]
     counted, counts, samples, first_pending, idle_ms = answer[9:]
-    return Survey(
+    return GroupSnapshot(
         now_us,
         None if undelivered < 0 else undelivered,
         pending,

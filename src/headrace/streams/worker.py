@@ -22,21 +22,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from headrace.errors import HeadraceError, LeaseLost, MemoryFull, NoSuchGroup, QueueUnavailable
-from headrace.model.job import LeasedJob, NewJob, new_job_id
+from headrace.errors import HeadraceError, LeaseLost, MemoryFull, QueueUnavailable, UnknownGroup
+from headrace.model.job import LeasedJob, NewJob, make_job_id
 from headrace.model.names import QueueRef
-from headrace.queue.patience import Patience
-from headrace.queue.registry import Registry, RunningTask
-from headrace.queue.tally import ACK, BURY, LOST, NACK, RECLAIM, Moment, Tally
-from headrace.queue.tasks import Bury, Task, Tasks
-from headrace.queue.worker import PREFETCH_S, Pace, WorkerOptions, call_handler, short_traceback
+from headrace.queue.reconnect import ReconnectPolicy
+from headrace.queue.registry import RunningTask, WorkerRegistration
+from headrace.queue.tasks import Bury, RegisteredTask, Tasks
+from headrace.queue.worker import PREFETCH_S, CompletionRate, WorkerOptions, call_handler, format_short_traceback
+from headrace.queue.worker_metrics import ACK, BURY, LOST, NACK, RECLAIM, WorkerMetrics, WorkerStatus
+from headrace.streams.codec import StreamCodec, UndecodableEntry
 from headrace.streams.ids import time_of
-from headrace.streams.jobs import Codec, Undecodable
 from headrace.streams.keys import GroupKeys
-from headrace.streams.scripts import CONSUMER_PREFIX, FIRST_ID, GroupStubs, Held
+from headrace.streams.scripts import CONSUMER_PREFIX, FIRST_ID, GroupStubs, LeasedEntry
 from headrace.valkey.connect import AsyncValkey, ScriptError
-from headrace.valkey.scripts import Call, run_async
-from headrace.valkey.stream_groups import make_group, of_group
+from headrace.valkey.scripts import ScriptCall, run_async
+from headrace.valkey.stream_groups import create_group, translate_group_errors
 
 T = TypeVar("T")
 
@@ -48,17 +48,17 @@ GONE_AFTER_LEASES = 10  # a consumer of Headrace that is idle for this many leas
 
 
 @dataclass
-class Results:
+class EntryResults:
     """Unreported results of entries. Falsy if there are none."""
 
-    done: list[tuple[Held, int]] = field(default_factory=list[tuple[Held, int]])
-    failed: list[tuple[Held, int]] = field(default_factory=list[tuple[Held, int]])
-    buried: list[tuple[Held, str]] = field(default_factory=list[tuple[Held, str]])
+    done: list[tuple[LeasedEntry, int]] = field(default_factory=list[tuple[LeasedEntry, int]])
+    failed: list[tuple[LeasedEntry, int]] = field(default_factory=list[tuple[LeasedEntry, int]])
+    buried: list[tuple[LeasedEntry, str]] = field(default_factory=list[tuple[LeasedEntry, str]])
 
     def __bool__(self) -> bool:
         return bool(self.done or self.failed or self.buried)
 
-    def entries(self) -> Iterator[Held]:
+    def entries(self) -> Iterator[LeasedEntry]:
         for results in (self.done, self.failed, self.buried):
             yield from (entry for entry, _ in results)
 
@@ -74,163 +74,165 @@ class StreamWorker:
         ref: QueueRef,
         tasks: Tasks,
         options: WorkerOptions,
-        codec: Codec | None = None,
-        registry: Registry | None = None,
-        tally: Tally | None = None,
+        codec: StreamCodec | None = None,
+        registration: WorkerRegistration | None = None,
+        metrics: WorkerMetrics | None = None,
     ) -> None:
         self._client = client
         self._keys = keys
         self._ref = ref
         self._tasks = tasks
         self._options = options
-        self._codec = codec or Codec()
-        self._registry = registry
-        name = f"{CONSUMER_PREFIX}{socket.gethostname()}-{os.getpid()}-{new_job_id()[-6:]}"
+        self._codec = codec or StreamCodec()
+        self._registration = registration
+        name = f"{CONSUMER_PREFIX}{socket.gethostname()}-{os.getpid()}-{make_job_id()[-6:]}"
         self._stubs = GroupStubs(keys, name)
-        self._waiting: deque[tuple[Held, NewJob]] = deque()  # leased, not started
-        self._running: dict[asyncio.Task[None], tuple[Held, RunningTask]] = {}
-        self._results = Results()
+        self._prefetched: deque[tuple[LeasedEntry, NewJob]] = deque()  # leased, not started
+        self._running: dict[asyncio.Task[None], tuple[LeasedEntry, RunningTask]] = {}
+        self._results = EntryResults()
         self._cursor = FIRST_ID
         # As many threads as jobs: asyncio's default pool is smaller, so synchronous tasks would wait for a thread.
         self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="task")
-        self._pace = Pace()
-        self._patience = Patience(options.poll_s, options.grace_s, (QueueUnavailable, MemoryFull), (NoSuchGroup,))
+        self._completion_rate = CompletionRate()
+        self._reconnect = ReconnectPolicy(
+            options.poll_s, options.grace_s, (QueueUnavailable, MemoryFull), (UnknownGroup,)
+        )
         self._heartbeat_at: float | None = None
-        self._task_of: dict[tuple[str, int], str] = {}  # (entry id, delivery) → task, until the outcome is counted
-        self._tally = tally or Tally(tasks.names())
-        self._tally.moments.append(self._now)
+        self._task_names: dict[tuple[str, int], str] = {}  # (entry id, delivery) → task, until the outcome is counted
+        self._metrics = metrics or WorkerMetrics(tasks.names())
+        self._metrics.status_readers.append(self._read_status)
 
     async def run_forever(self, stop: asyncio.Event) -> None:
-        loops = [asyncio.create_task(self._patience.wake_on(stop))]
+        loops = [asyncio.create_task(self._reconnect.wake_on_stop(stop))]
         try:
-            await self._patience.until_available(self._make_group)
+            await self._reconnect.retry_until_available(self._create_group)
             loops += [
-                asyncio.create_task(self._patience.every(self._options.lease_s / 4, self._sweep)),
-                asyncio.create_task(self._patience.every(self._options.heartbeat_s, self._heartbeat)),
+                asyncio.create_task(self._reconnect.run_every(self._options.lease_s / 4, self._sweep)),
+                asyncio.create_task(self._reconnect.run_every(self._options.heartbeat_s, self._heartbeat)),
             ]
             while not stop.is_set():
-                await self._turn()
-            await self._finish()
+                await self._run_once()
+            await self._shut_down()
         finally:
             for loop in loops:
                 loop.cancel()
             self._threads.shutdown(wait=False)
-            if self._registry is not None:
-                await self._patience.until_available(self._registry.leave)
+            if self._registration is not None:
+                await self._reconnect.retry_until_available(self._registration.deregister)
 
-    async def _turn(self) -> None:
+    async def _run_once(self) -> None:
         """Report results and dequeue entries, both at once; wait if there was nothing to do."""
         try:
-            dequeued, _ = await asyncio.gather(self._take(), self._report())
-        except NoSuchGroup as error:  # it was deleted, or its server lost its data
+            dequeued, _ = await asyncio.gather(self._dequeue(), self._report())
+        except UnknownGroup as error:  # it was deleted, or its server lost its data
             log.warning("%s Recreating the group.", error, extra={"action": "no_group"})
-            await self._patience.until_available(self._make_group)
+            await self._reconnect.retry_until_available(self._create_group)
             return
         except QueueUnavailable as error:
-            await self._patience.wait_out(error)
+            await self._reconnect.wait_before_retry(error)
             return
         if not dequeued and not self._results:
-            await self._patience.pause()
+            await self._reconnect.wait_for_work()
 
-    async def _take(self) -> int:
+    async def _dequeue(self) -> int:
         """Dequeue once half of the prefetched entries are used: few large calls are faster than many small ones. Return
         how many entries were dequeued."""
-        ahead = min(self._options.prefetch, int(self._pace.per_s * PREFETCH_S))
-        free_slots = self._options.concurrency + ahead - len(self._waiting) - len(self._running)
-        if free_slots <= 0 or (self._waiting and free_slots < ahead // 2):
+        ahead = min(self._options.prefetch, int(self._completion_rate.per_s * PREFETCH_S))
+        free_slots = self._options.concurrency + ahead - len(self._prefetched) - len(self._running)
+        if free_slots <= 0 or (self._prefetched and free_slots < ahead // 2):
             return 0
-        self._patience.has_taken = True
-        dequeued = await self._run(self._stubs.take(free_slots))
-        self._patience.answered()
-        if dequeued.gone:
+        self._reconnect.has_dequeued = True
+        dequeued = await self._run(self._stubs.dequeue(free_slots))
+        self._reconnect.mark_connected()
+        if dequeued.deleted:
             log.warning(
-                "%d entries were deleted while they waited for a retry", dequeued.gone, extra={"action": "gone"}
+                "%d entries were deleted while they waited for a retry", dequeued.deleted, extra={"action": "gone"}
             )
         for entry in dequeued.entries:
-            self._hold(entry)
-        self._start_waiting()
+            self._prefetch(entry)
+        self._start_prefetched()
         return len(dequeued.entries)
 
-    def _hold(self, held: Held) -> None:
+    def _prefetch(self, entry: LeasedEntry) -> None:
         """Decode an entry and add it to the prefetched ones. Buries an entry that is not a job, or has no attempts
         left."""
-        if held.delivery > 1 or time_of(held.id) is not None:  # otherwise its wait is unknown
-            self._tally.waited(self._ref, held.waited_ms)
+        if entry.delivery > 1 or time_of(entry.id) is not None:  # otherwise its wait is unknown
+            self._metrics.record_wait(self._ref, entry.waited_ms)
         try:
-            job = self._codec.read(held.id, held.fields)
-        except Undecodable as error:
-            self._results.buried.append((held, f"undecodable: {error}"))
+            job = self._codec.decode(entry.id, entry.fields)
+        except UndecodableEntry as error:
+            self._results.buried.append((entry, f"undecodable: {error}"))
             return
-        self._task_of[held.id, held.delivery] = job.task
-        if held.delivery > job.max_attempts:
+        self._task_names[entry.id, entry.delivery] = job.task
+        if entry.delivery > job.max_attempts:
             reason = (
-                f"Delivered {held.delivery - 1} times without a result, the maximum; the last worker stopped or lost "
+                f"Delivered {entry.delivery - 1} times without a result, the maximum; the last worker stopped or lost "
                 "its connection."
             )
-            self._results.buried.append((held, reason))
+            self._results.buried.append((entry, reason))
             return
-        self._waiting.append((held, job))
+        self._prefetched.append((entry, job))
 
-    def _start_waiting(self) -> None:
-        while self._waiting and len(self._running) < self._options.concurrency:
-            entry, job = self._waiting.popleft()
-            leased = self._leased(entry, job)
+    def _start_prefetched(self) -> None:
+        while self._prefetched and len(self._running) < self._options.concurrency:
+            entry, job = self._prefetched.popleft()
+            leased = self._make_leased_job(entry, job)
             task = asyncio.create_task(self._run_job(entry, leased))
             self._running[task] = (entry, RunningTask(leased, time.time_ns() // 1_000_000))
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._on_job_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_job_done(self, task: asyncio.Task[None]) -> None:
         self._running.pop(task, None)
-        self._pace.ended()
-        self._start_waiting()
-        self._patience.wake.set()
+        self._completion_rate.record()
+        self._start_prefetched()
+        self._reconnect.wake.set()
 
-    async def _run_job(self, held: Held, job: LeasedJob) -> None:
+    async def _run_job(self, entry: LeasedEntry, job: LeasedJob) -> None:
         started = time.monotonic()
-        task: Task | None = None
+        task: RegisteredTask | None = None
         try:
             task = self._tasks.find(job.task)
-            if self._registry is not None:
-                self._registry.note_served(job)
+            if self._registration is not None:
+                self._registration.record_served(job)
             await call_handler(task, job, self._threads)
         except Bury:
-            self._results.buried.append((held, short_traceback()))
+            self._results.buried.append((entry, format_short_traceback()))
         except Exception:
-            if held.delivery >= job.max_attempts:
-                self._results.buried.append((held, short_traceback()))
+            if entry.delivery >= job.max_attempts:
+                self._results.buried.append((entry, format_short_traceback()))
             else:
-                self._results.failed.append((held, self._options.retry_delay_ms(task, held.delivery)))
-                log.info("entry %s failed: %s", held.id, short_traceback(), extra={"action": "nack"})
+                self._results.failed.append((entry, self._options.retry_delay_ms(task, entry.delivery)))
+                log.info("entry %s failed: %s", entry.id, format_short_traceback(), extra={"action": "nack"})
         else:
-            self._results.done.append((held, int((time.monotonic() - started) * 1000)))
+            self._results.done.append((entry, int((time.monotonic() - started) * 1000)))
         finally:
-            self._tally.busy_s += time.monotonic() - started
+            self._metrics.busy_s += time.monotonic() - started
 
-    def _leased(self, held: Held, job: NewJob) -> LeasedJob:
+    def _make_leased_job(self, entry: LeasedEntry, job: NewJob) -> LeasedJob:
         return LeasedJob(
             self._ref,
             *(job.id, job.task, job.payload),
-            attempt=held.delivery,
+            attempt=entry.delivery,
             max_attempts=job.max_attempts,
-            lease=str(held.delivery),
-            enqueued_at_ms=time_of(held.id) or 0,
-            waited_ms=held.waited_ms,
+            lease=str(entry.delivery),
+            enqueued_at_ms=time_of(entry.id) or 0,
+            waited_ms=entry.waited_ms,
         )
 
     async def _report(self) -> None:
         """Report finished entries. Results that could not be sent are kept for the next call; repeating a report is
         safe, because the delivery number is checked."""
-        results, self._results = self._results, Results()
+        results, self._results = self._results, EntryResults()
         lost = 0
         try:
             if results.done:
-                lost += self._count(results.done, await self._run(self._stubs.ack(results.done)), ACK)
+                lost += self._record_outcomes(results.done, await self._run(self._stubs.ack(results.done)), ACK)
                 results.done = []
             if results.failed:
-                lost += self._count(results.failed, await self._run(self._stubs.nack(results.failed)), NACK)
+                lost += self._record_outcomes(results.failed, await self._run(self._stubs.nack(results.failed)), NACK)
                 results.failed = []
             if results.buried:
-                lost += self._count(results.buried, await self._run(self._stubs.bury(results.buried)), BURY)
+                lost += self._record_outcomes(results.buried, await self._run(self._stubs.bury(results.buried)), BURY)
                 results.buried = []
         except BaseException:
             self._results.done += results.done
@@ -240,99 +242,105 @@ class StreamWorker:
         if lost:
             log.warning("discarded %d results: %s", lost, LeaseLost(), extra={"action": "lease_lost"})
 
-    def _count(self, results: Iterable[tuple[Held, Any]], applied: Sequence[bool], outcome: str) -> int:
+    def _record_outcomes(
+        self, results: Iterable[tuple[LeasedEntry, Any]], applied: Sequence[bool], outcome: str
+    ) -> int:
         """Count outcomes in the metrics. Return the number of lost entries."""
         for (entry, detail), flag in zip(results, applied, strict=True):
-            task = self._task_of.pop((entry.id, entry.delivery), "")  # empty if the entry was not decoded
+            task = self._task_names.pop((entry.id, entry.delivery), "")  # empty if the entry was not decoded
             if flag and outcome == ACK:
-                self._tally.acked(self._ref, task, detail)
+                self._metrics.record_ack(self._ref, task, detail)
             else:
-                self._tally.ended(self._ref, task, outcome if flag else LOST)
+                self._metrics.record_outcome(self._ref, task, outcome if flag else LOST)
         return applied.count(False)
 
-    async def _finish(self) -> None:
+    async def _shut_down(self) -> None:
         """Return entries that were not started, let the others finish, return those that do not finish in time, and
         leave the group."""
         # Cleared first: a job that ends meanwhile must not start an entry that is being returned.
-        not_started = [entry for entry, _ in self._waiting]
-        self._waiting.clear()
-        await self._give_back(not_started)
+        not_started = [entry for entry, _ in self._prefetched]
+        self._prefetched.clear()
+        await self._requeue(not_started)
         deadline = time.monotonic() + self._options.grace_s
         while self._running and (left := deadline - time.monotonic()) > 0:
             await asyncio.wait(list(self._running), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            await self._patience.until_available(self._report)
+            await self._reconnect.retry_until_available(self._report)
         unfinished = [entry for entry, _ in self._running.values()]
         for task in list(self._running):
             task.cancel()
         # After the cancellation: a job that ended during an earlier report would be neither reported nor returned.
-        await self._patience.until_available(self._report)
-        await self._give_back(unfinished)
-        await self._patience.until_available(lambda: self._do(self._stubs.tidy(self._gone_ms, leaving=True)))
+        await self._reconnect.retry_until_available(self._report)
+        await self._requeue(unfinished)
+        await self._reconnect.retry_until_available(
+            lambda: self._run_and_discard(self._stubs.remove_consumers(self._gone_ms, leaving=True))
+        )
 
-    async def _give_back(self, held: list[Held]) -> None:
+    async def _requeue(self, entries: list[LeasedEntry]) -> None:
         async def requeue() -> None:
-            returned = await self._run(self._stubs.giveback(held))
-            self._count([(each, None) for each in held], returned, RECLAIM)
+            returned = await self._run(self._stubs.requeue(entries))
+            self._record_outcomes([(each, None) for each in entries], returned, RECLAIM)
 
-        if held:
-            await self._patience.until_available(requeue)
+        if entries:
+            await self._reconnect.retry_until_available(requeue)
 
-    def _let_go(self, gone: Iterable[Held]) -> None:
+    def _drop_lost_entries(self, lost_entries: Iterable[LeasedEntry]) -> None:
         """Drop prefetched entries whose lease was lost: another worker may be running them."""
-        deliveries = {(each.id, each.delivery) for each in gone}
-        for prefetched in list(self._waiting):
+        deliveries = {(each.id, each.delivery) for each in lost_entries}
+        for prefetched in list(self._prefetched):
             entry, _ = prefetched
             # Others run or have ended: their result will be refused, or was applied.
             if (entry.id, entry.delivery) in deliveries:
-                self._waiting.remove(prefetched)
-                self._count([(entry, None)], [False], RECLAIM)
+                self._prefetched.remove(prefetched)
+                self._record_outcomes([(entry, None)], [False], RECLAIM)
 
     async def _heartbeat(self) -> None:
         try:
             await self._extend()
         except (HeadraceError, ScriptError):
-            self._tally.heartbeats_failed += 1
+            self._metrics.heartbeats_failed += 1
             raise
         self._heartbeat_at = time.time()
 
     async def _extend(self) -> None:
         """Extend the leases of all entries: prefetched, running, or ended and not reported yet."""
-        leased = [each for each, _ in (*self._waiting, *self._running.values())]
+        leased = [each for each, _ in (*self._prefetched, *self._running.values())]
         if leased := [*leased, *self._results.entries()]:
             extended = await self._run(self._stubs.extend(leased))
-            self._let_go([each for each, flag in zip(leased, extended, strict=True) if not flag])
-        if self._registry is not None:
-            await self._registry.report(self._tasks, [running for _, running in self._running.values()])
+            self._drop_lost_entries([each for each, flag in zip(leased, extended, strict=True) if not flag])
+        if self._registration is not None:
+            await self._registration.report(self._tasks, [running for _, running in self._running.values()])
 
     async def _sweep(self) -> None:
         """Reclaim entries whose worker stopped, and remove idle consumers. Every worker does so."""
         for _ in range(RECLAIM_CALLS):
             answer = await self._run(self._stubs.reclaim(self._options.lease_ms, self._cursor, RECLAIM_BATCH))
             self._cursor = answer.cursor
-            if answer.gone:
-                log.warning("%d pending entries were deleted from their stream", answer.gone, extra={"action": "gone"})
+            if answer.deleted:
+                log.warning(
+                    "%d pending entries were deleted from their stream", answer.deleted, extra={"action": "gone"}
+                )
             if self._cursor == FIRST_ID:
                 break
-        await self._run(self._stubs.tidy(self._gone_ms))
-        self._patience.answered()
+        await self._run(self._stubs.remove_consumers(self._gone_ms))
+        self._reconnect.mark_connected()
 
-    def _now(self) -> Moment:
-        return Moment(
-            *(len(self._running), len(self._waiting), self._options.concurrency),
-            *(self._patience.connected, self._patience.trouble, self._heartbeat_at, self._options.lease_s),
-            reachable=self._patience.connected,
+    def _read_status(self) -> WorkerStatus:
+        return WorkerStatus(
+            *(len(self._running), len(self._prefetched), self._options.concurrency),
+            *(self._reconnect.connected, self._reconnect.last_error, self._heartbeat_at, self._options.lease_s),
+            reachable=self._reconnect.connected,
         )
 
     @property
     def _gone_ms(self) -> int:
         return self._options.lease_ms * GONE_AFTER_LEASES
 
-    async def _make_group(self) -> None:
-        await make_group(self._client, self._keys.stream, self._keys.group)
+    async def _create_group(self) -> None:
+        await create_group(self._client, self._keys.stream, self._keys.group)
 
-    async def _do(self, call: Call[T]) -> None:
+    async def _run_and_discard(self, call: ScriptCall[T]) -> None:
         await self._run(call)
 
-    async def _run(self, call: Call[T]) -> T:
-        with of_group(self._keys.stream, self._keys.group):
+    async def _run(self, call: ScriptCall[T]) -> T:
+        with translate_group_errors(self._keys.stream, self._keys.group):
             return await run_async(self._client, call)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from headrace.errors import ServiceUnavailable
-from headrace.settings import mask
+from headrace.settings import mask_secret
 from headrace.valkey.connect import connect
 
 SLOTS = 16_384
@@ -27,7 +27,7 @@ def form(urls: Sequence[str], deadline: float) -> None:
                     client.execute_command("CLUSTER", "MEET", parts.hostname, parts.port)
     while not all(_agrees(url, len(urls)) for url in urls):
         if time.monotonic() > deadline:
-            raise ServiceUnavailable(f"The cluster of {', '.join(map(mask, urls))} did not form in time.")
+            raise ServiceUnavailable(f"The cluster of {', '.join(map(mask_secret, urls))} did not form in time.")
         time.sleep(POLL_S)
 
 

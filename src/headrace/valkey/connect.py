@@ -57,7 +57,7 @@ ScriptError = ResponseError
 """Error of a script or command that no Headrace error describes."""
 
 
-class Denied(NotPermitted, ResponseError):
+class ValkeyPermissionDenied(NotPermitted, ResponseError):
     """NotPermitted that is also a ResponseError, for code that handles errors of the server."""
 
 
@@ -66,7 +66,7 @@ CLUSTER_RETRIES = 10
 CLUSTER_BACKOFF = ExponentialWithJitterBackoff(base=0.01, cap=1.0)  # seconds; for the retries that redis-py makes
 DEFAULT_PORT = 6379
 
-REFUSALS: dict[str, type[HeadraceError]] = {
+SCRIPT_ERRORS: dict[str, type[HeadraceError]] = {
     "CLOSED": QueueClosed,
     "FULL": QueueFull,
     "DEADFULL": DeadJobsFull,
@@ -77,8 +77,8 @@ REFUSALS: dict[str, type[HeadraceError]] = {
 }
 """Error by the first word of a script's error reply."""
 
-FOR_NOW = ("BUSY", "MISCONF", "NOREPLICAS", "SLOTMOVING")
-FOR_NOW_ERRORS = (ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
+TEMPORARY_CODES = ("BUSY", "MISCONF", "NOREPLICAS", "SLOTMOVING")
+TEMPORARY_ERRORS = (ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
 """Errors of a server that changed nothing because of its current state; a retry may succeed."""
 
 
@@ -86,31 +86,33 @@ def connect(url: str, timeout_s: float = TIMEOUT_S, cluster_retries: int = CLUST
     """Return a client whose calls time out after `timeout_s`. On a cluster a call is then retried up to
     `cluster_retries` times, since another server may serve the slot by then. Raises QueueUnavailable for a cluster that
     is not responding."""
-    parts, timeouts = urlsplit(url), _timeouts(timeout_s)
-    match _kind(parts):
+    parts, timeouts = urlsplit(url), _timeout_options(timeout_s)
+    match _parse_kind(parts):
         case "cluster":
-            nodes = [redis.cluster.ClusterNode(host, port) for host, port in _hosts(parts)]
+            nodes = [redis.cluster.ClusterNode(host, port) for host, port in _parse_hosts(parts)]
             retry = Retry(CLUSTER_BACKOFF, cluster_retries)
-            with available():  # the constructor connects to the nodes
-                client = redis.cluster.RedisCluster(startup_nodes=nodes, retry=retry, **_credentials(parts), **timeouts)
+            with translate_errors():  # the constructor connects to the nodes
+                client = redis.cluster.RedisCluster(
+                    startup_nodes=nodes, retry=retry, **_parse_credentials(parts), **timeouts
+                )
             return cast(Valkey, client)
         case "sentinel":
-            service, options = _sentinel(parts)
-            return redis.sentinel.Sentinel(_hosts(parts), **timeouts).master_for(service, **options, **timeouts)
+            service, options = _parse_sentinel(parts)
+            return redis.sentinel.Sentinel(_parse_hosts(parts), **timeouts).master_for(service, **options, **timeouts)
         case _:
             return Valkey.from_url(url, **timeouts)
 
 
 def connect_async(url: str, timeout_s: float = TIMEOUT_S) -> AsyncValkey:
-    parts, timeouts = urlsplit(url), _timeouts(timeout_s)
-    match _kind(parts):
+    parts, timeouts = urlsplit(url), _timeout_options(timeout_s)
+    match _parse_kind(parts):
         case "cluster":
-            nodes = [redis.asyncio.cluster.ClusterNode(host, port) for host, port in _hosts(parts)]
-            client = redis.asyncio.cluster.RedisCluster(startup_nodes=nodes, **_credentials(parts), **timeouts)
+            nodes = [redis.asyncio.cluster.ClusterNode(host, port) for host, port in _parse_hosts(parts)]
+            client = redis.asyncio.cluster.RedisCluster(startup_nodes=nodes, **_parse_credentials(parts), **timeouts)
             return cast(AsyncValkey, client)
         case "sentinel":
-            service, options = _sentinel(parts)
-            sentinel = redis.asyncio.sentinel.Sentinel(_hosts(parts), **timeouts)
+            service, options = _parse_sentinel(parts)
+            sentinel = redis.asyncio.sentinel.Sentinel(_parse_hosts(parts), **timeouts)
             return sentinel.master_for(service, **options, **timeouts)
         case _:
             return AsyncValkey.from_url(url, **timeouts)
@@ -120,7 +122,7 @@ def is_cluster(client: Valkey | AsyncValkey) -> bool:
     return isinstance(client, (redis.cluster.RedisCluster, redis.asyncio.cluster.RedisCluster))
 
 
-def node_of(client: Valkey, key: str) -> Valkey:
+def find_node(client: Valkey, key: str) -> Valkey:
     """Return the client of the server that holds a key, for commands that need one connection."""
     if isinstance(client, redis.cluster.RedisCluster):
         node = client.get_node_from_key(key)
@@ -130,7 +132,7 @@ def node_of(client: Valkey, key: str) -> Valkey:
 
 
 @contextmanager
-def available() -> Generator[None]:
+def translate_errors() -> Generator[None]:
     """Translate driver and server errors into Headrace errors; other server errors pass through."""
     try:
         yield
@@ -139,16 +141,16 @@ def available() -> Generator[None]:
     except OutOfMemoryError as error:
         raise MemoryFull from error
     except ResponseError as error:
-        if isinstance(error, Denied):
+        if isinstance(error, ValkeyPermissionDenied):
             raise  # translated by a nested block
         if _is_denied(error):
-            raise Denied(f"{NotPermitted()} ({error})") from error
+            raise ValkeyPermissionDenied(f"{NotPermitted()} ({error})") from error
         word = str(error).partition(" ")[0]
         if word in ("QUOTA", "RATE"):
-            raise _quota_exceeded(str(error).split()) from error
-        if kind := REFUSALS.get(word):
+            raise _parse_quota_refusal(str(error).split()) from error
+        if kind := SCRIPT_ERRORS.get(word):
             raise kind from error
-        if word in FOR_NOW or isinstance(error, FOR_NOW_ERRORS):
+        if word in TEMPORARY_CODES or isinstance(error, TEMPORARY_ERRORS):
             raise QueueUnavailable(f"Valkey refused the command and changed nothing: {error}. Retry later.") from error
         raise
 
@@ -156,7 +158,7 @@ def available() -> Generator[None]:
 _WHERE = {"environment": "the environment", "share": "the project or organisation, in the environment's share of it,"}
 
 
-def _quota_exceeded(words: list[str]) -> QuotaExceeded:
+def _parse_quota_refusal(words: list[str]) -> QuotaExceeded:
     """Parse the words of a QUOTA or RATE error of lua/enqueue.lua."""
     if words[0] == "QUOTA":
         _, name, kind, limit, used = words
@@ -171,26 +173,26 @@ def _is_denied(error: ResponseError) -> bool:
     return isinstance(error, NoPermissionError) or "ACL failure in script" in str(error)
 
 
-def _timeouts(seconds: float) -> dict[str, Any]:
+def _timeout_options(seconds: float) -> dict[str, Any]:
     return {"socket_timeout": seconds, "socket_connect_timeout": seconds}
 
 
-def _kind(parts: SplitResult) -> str:
+def _parse_kind(parts: SplitResult) -> str:
     return parts.scheme.partition("+")[2]
 
 
-def _hosts(parts: SplitResult) -> list[tuple[str, int]]:
+def _parse_hosts(parts: SplitResult) -> list[tuple[str, int]]:
     """Return the hosts and ports of a URL, of which there may be several; urlsplit parses only one."""
     hosts = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",")]
     return [(host.hostname or "127.0.0.1", host.port or DEFAULT_PORT) for host in hosts]
 
 
-def _credentials(parts: SplitResult) -> dict[str, Any]:
+def _parse_credentials(parts: SplitResult) -> dict[str, Any]:
     user, _, password = parts.netloc.rpartition("@")[0].partition(":")
     tls = {"ssl": True} if parts.scheme.startswith("rediss") else {}
     return {"username": unquote(user) or None, "password": unquote(password) or None, **tls}
 
 
-def _sentinel(parts: SplitResult) -> tuple[str, dict[str, Any]]:
+def _parse_sentinel(parts: SplitResult) -> tuple[str, dict[str, Any]]:
     service, _, database = parts.path.strip("/").partition("/")
-    return unquote(service) or "mymaster", {**_credentials(parts), "db": int(database or 0)}
+    return unquote(service) or "mymaster", {**_parse_credentials(parts), "db": int(database or 0)}

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from redis.exceptions import RedisError, ResponseError
 
-from headrace.valkey.connect import Valkey, available
+from headrace.valkey.connect import Valkey, translate_errors
 
 log = logging.getLogger(__name__)
 
@@ -46,18 +46,18 @@ class CopySafety:
         self._inspect_at = -math.inf
         self._safe = -math.inf
         self.life = ""  # changes when the server restarts or another one replaces it
-        self._begin(time.monotonic())
+        self._reset(time.monotonic())
 
     def is_immediate(self) -> bool:
         """Return whether a write is safe as soon as the server has replied."""
         if self._refill_after == "place":
             return True
-        self._check()
+        self._refresh()
         return not self._waits_for_fsync and not self._waits_for_replica
 
-    def safe_before(self) -> float:
+    def find_safe_time(self) -> float:
         """Return the time (monotonic clock) before which all writes are safe; -inf if no write is known to be safe."""
-        self._check()
+        self._refresh()
         return self._safe
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class CopySafety:
             self._barrier.close()
             self._barrier = None
 
-    def _begin(self, now: float) -> None:
+    def _reset(self, now: float) -> None:
         self._since = now  # since then: the same server, and every fsync in time
         self._delayed_fsyncs = -1
         self._safe = self._passed = -math.inf
@@ -73,23 +73,23 @@ class CopySafety:
         self._trusts_waitaof = False
         self._barrier: _Barrier | None = None
 
-    def _check(self) -> None:
+    def _refresh(self) -> None:
         now = time.monotonic()
         if now < self._check_at:
             return
         self._check_at = now + CHECK_EVERY_S
-        with available():
+        with translate_errors():
             node = self._node()
             info: dict[str, Any] = node.info()
         life = f"{info.get('run_id')} {info.get('master_replid')}"
         if life != self.life:
             self.close()
-            self._begin(now)
+            self._reset(now)
             self.life, self._inspect_at = life, -math.inf
         if now >= self._inspect_at:
             self._inspect_at = now + INSPECT_EVERY_S
             self._inspect(node, info)
-        self._watch_fsyncs(now, info)
+        self._track_fsyncs(now, info)
         self._safe = max(self._safe, min(self._fsynced_before(now, info), self._replicated_before(node, now)))
 
     def _inspect(self, node: Valkey, info: dict[str, Any]) -> None:
@@ -98,11 +98,11 @@ class CopySafety:
             return
         self._waits_for_replica = int(info.get("connected_slaves", 0)) > 0
         waited = self._waits_for_fsync
-        self._waits_for_fsync = bool(int(info.get("aof_enabled", 0))) and _appendfsync(node) == "everysec"
+        self._waits_for_fsync = bool(int(info.get("aof_enabled", 0))) and _read_appendfsync(node) == "everysec"
         if self._waits_for_fsync and not waited:
-            self._trusts_waitaof = is_waitaof_honest(node, self._key)
+            self._trusts_waitaof = is_waitaof_reliable(node, self._key)
 
-    def _watch_fsyncs(self, now: float, info: dict[str, Any]) -> None:
+    def _track_fsyncs(self, now: float, info: dict[str, Any]) -> None:
         delayed = int(info.get("aof_delayed_fsync", 0))
         if delayed != self._delayed_fsyncs or info.get("aof_last_write_status", "ok") != "ok":
             self._delayed_fsyncs, self._since = delayed, now
@@ -124,10 +124,10 @@ class CopySafety:
                 self._passed = max(self._passed, self._barrier.started)
             self._barrier = None
         if self._barrier is None:
-            self._barrier = _Barrier(node, self._commands())
+            self._barrier = _Barrier(node, self._build_commands())
         return self._passed
 
-    def _commands(self) -> list[Sequence[str | int]]:
+    def _build_commands(self) -> list[Sequence[str | int]]:
         commands: list[Sequence[str | int]] = [("HINCRBY", self._key, "refill_barrier", 1)]
         if self._waits_for_fsync and self._trusts_waitaof:
             commands.append(("WAITAOF", 1, 0, BARRIER_MS))
@@ -136,13 +136,13 @@ class CopySafety:
         return commands
 
 
-def is_waitaof_honest(node: Valkey, key: str) -> bool:
+def is_waitaof_reliable(node: Valkey, key: str) -> bool:
     """Return whether WAITAOF waits for the fsync under `appendfsync everysec`.
 
     Three writes in a row cannot all be synced within PROBE_MS each: a server that reports it does not wait."""
     timed_out = 0
     try:
-        with available():
+        with translate_errors():
             pipe = node.pipeline(transaction=False)
             for _ in range(3):
                 pipe.hincrby(key, "refill_barrier", 1)
@@ -154,9 +154,9 @@ def is_waitaof_honest(node: Valkey, key: str) -> bool:
     return timed_out >= 2
 
 
-def _appendfsync(node: Valkey) -> str:
+def _read_appendfsync(node: Valkey) -> str:
     try:
-        with available():
+        with translate_errors():
             found: Any = node.config_get("appendfsync")
     except ResponseError:  # not permitted, as in some managed services
         return "everysec"
@@ -170,7 +170,7 @@ class _Barrier:
         self._pool: Any = node.connection_pool
         self._answers: list[bool] = []
         self._expected = len(commands)
-        with available():
+        with translate_errors():
             self._connection: Any = self._pool.get_connection()
             self.started = time.monotonic()  # before the write is sent
             try:

@@ -7,15 +7,15 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from headrace.errors import QueueUnavailable
-from headrace.valkey.connect import available, connect, node_of
+from headrace.valkey.connect import connect, find_node, translate_errors
 
 
-def server_version(url: str) -> str | None:
+def read_server_version(url: str) -> str | None:
     """Return a server's name and version ("valkey 9.1.2"), or None if it is not responding. For a cluster, those of one
     of its servers."""
     try:
-        with available(), connect(url, timeout_s=2.0) as client:
-            info: dict[str, Any] = node_of(client, "").info("server")
+        with translate_errors(), connect(url, timeout_s=2.0) as client:
+            info: dict[str, Any] = find_node(client, "").info("server")
     except (QueueUnavailable, RedisError):
         return None
     name = info.get("server_name", "redis")

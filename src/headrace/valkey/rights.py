@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.errors import NotPermitted
-from headrace.valkey.connect import ScriptError, Valkey, available, node_of
+from headrace.valkey.connect import ScriptError, Valkey, find_node, translate_errors
 
 PROBES: Mapping[str, Sequence[str]] = {
     "ACL": ("ACL", "USERS"),
@@ -19,13 +19,13 @@ PROBES: Mapping[str, Sequence[str]] = {
 
 def find_excess_rights(client: Valkey) -> list[str]:
     """Return the keys of PROBES that the user is permitted. Raises QueueUnavailable."""
-    node: Any = node_of(client, "")
+    node: Any = find_node(client, "")
     return [right for right, command in PROBES.items() if _is_answered(node, command)]
 
 
 def _is_answered(node: Any, command: Sequence[str]) -> bool:
     try:
-        with available():
+        with translate_errors():
             node.execute_command(*command)
     except NotPermitted:
         return False

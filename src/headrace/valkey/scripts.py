@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from redis.exceptions import NoScriptError
 
-from headrace.valkey.connect import AsyncValkey, Valkey, available, is_cluster
+from headrace.valkey.connect import AsyncValkey, Valkey, is_cluster, translate_errors
 from headrace.valkey.lua_source import drop_unused_functions
 
 T = TypeVar("T")
@@ -51,13 +51,13 @@ class Script:
 
     @cached_property
     def sha(self) -> str:
-        return _sha(self.source)
+        return _compute_sha(self.source)
 
     @cached_property
     def cluster_sha(self) -> str:
-        return _sha(self.cluster_source)
+        return _compute_sha(self.cluster_source)
 
-    def text_for(self, client: Valkey | AsyncValkey) -> tuple[str, str]:
+    def select_source(self, client: Valkey | AsyncValkey) -> tuple[str, str]:
         """Return the source to run on this client's servers, and its SHA1."""
         if is_cluster(client):
             return self.cluster_source, self.cluster_sha
@@ -65,11 +65,11 @@ class Script:
 
 
 @dataclass(frozen=True)
-class Call(Generic[T]):
+class ScriptCall(Generic[T]):
     script: Script
     keys: Sequence[str]
     args: Sequence[Arg]
-    read: Callable[[Any], T]
+    parse: Callable[[Any], T]
 
 
 def load_script(
@@ -100,7 +100,7 @@ def resolve_includes(folder: Traversable, name: str) -> dict[str, str]:
             raise ValueError(f"Lua files include each other: {', '.join((*including, part))}")
         if part not in found:
             text = _read(folder, part)
-            for other in _listed(INCLUDE, text):
+            for other in _parse_includes(INCLUDE, text):
                 add(other, (*including, part))
             found[part] = text
 
@@ -112,36 +112,36 @@ def _read(folder: Traversable, name: str) -> str:
     return (folder / f"{name}.lua").read_text(encoding="utf-8")
 
 
-def _sha(source: str) -> str:
+def _compute_sha(source: str) -> str:
     return hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
-def _listed(directive: re.Pattern[str], body: str) -> list[str]:
+def _parse_includes(directive: re.Pattern[str], body: str) -> list[str]:
     found = directive.search(body)
     return [part.strip() for part in found.group(1).split(",")] if found else []
 
 
-def run(client: Valkey, call: Call[T]) -> T:
+def run(client: Valkey, call: ScriptCall[T]) -> T:
     """Run a call and return the parsed reply. Sends the source if the server does not have the script."""
-    source, sha = call.script.text_for(client)
-    with available():
+    source, sha = call.script.select_source(client)
+    with translate_errors():
         try:
-            answer: Any = client.execute_command("EVALSHA", sha, *_arguments(call))
+            answer: Any = client.execute_command("EVALSHA", sha, *_build_arguments(call))
         except NoScriptError:
-            answer = client.execute_command("EVAL", source, *_arguments(call))
-    return call.read(answer)
+            answer = client.execute_command("EVAL", source, *_build_arguments(call))
+    return call.parse(answer)
 
 
-async def run_async(client: AsyncValkey, call: Call[T]) -> T:
+async def run_async(client: AsyncValkey, call: ScriptCall[T]) -> T:
     """Run a call with an asynchronous client, as `run` does."""
-    source, sha = call.script.text_for(client)
-    with available():
+    source, sha = call.script.select_source(client)
+    with translate_errors():
         try:
-            answer: Any = await client.execute_command("EVALSHA", sha, *_arguments(call))
+            answer: Any = await client.execute_command("EVALSHA", sha, *_build_arguments(call))
         except NoScriptError:
-            answer = await client.execute_command("EVAL", source, *_arguments(call))
-    return call.read(answer)
+            answer = await client.execute_command("EVAL", source, *_build_arguments(call))
+    return call.parse(answer)
 
 
-def _arguments(call: Call[T]) -> Sequence[Arg]:
+def _build_arguments(call: ScriptCall[T]) -> Sequence[Arg]:
     return (len(call.keys), *call.keys, *call.args)

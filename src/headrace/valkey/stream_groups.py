@@ -9,16 +9,16 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from headrace.errors import NoSuchGroup, NotAStream, QueueUnavailable, StreamFull, StreamsUnavailable
-from headrace.valkey.connect import AsyncValkey, Valkey, available, node_of
+from headrace.errors import NotAStream, QueueUnavailable, StreamFull, StreamsUnavailable, UnknownGroup
+from headrace.valkey.connect import AsyncValkey, Valkey, find_node, translate_errors
 
 
 @contextmanager
-def of_group(stream: str, group: str) -> Generator[None]:
+def translate_group_errors(stream: str, group: str) -> Generator[None]:
     """Translate errors as `translate_errors` does, and errors about a stream or group into ones that name it:
     UnknownGroup, NotAStream, StreamFull, StreamsUnavailable."""
     try:
-        with available():
+        with translate_errors():
             yield
     except StreamsUnavailable:
         raise  # translated by a nested block
@@ -27,7 +27,7 @@ def of_group(stream: str, group: str) -> Generator[None]:
     except ResponseError as error:
         text = str(error)
         if text.startswith("NOGROUP") or "no such key" in text or "key to exist" in text:
-            raise NoSuchGroup(
+            raise UnknownGroup(
                 f"There is no stream {stream!r}, or it has no group {group!r}. Nothing was changed. Check both names; "
                 "a group is created by its first worker."
             ) from error
@@ -42,18 +42,18 @@ def of_group(stream: str, group: str) -> Generator[None]:
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingEntry:
     entry_id: str
     consumer: str
     idle_ms: int
     deliveries: int
 
 
-def oldest_pending(client: Valkey, stream: str, group: str, count: int) -> list[Pending]:
-    with of_group(stream, group):
+def read_oldest_pending(client: Valkey, stream: str, group: str, count: int) -> list[PendingEntry]:
+    with translate_group_errors(stream, group):
         found: Any = client.xpending_range(stream, group, "-", "+", count)
     return [
-        Pending(
+        PendingEntry(
             entry["message_id"].decode(),
             entry["consumer"].decode(errors="replace"),
             entry["time_since_delivered"],
@@ -63,36 +63,36 @@ def oldest_pending(client: Valkey, stream: str, group: str, count: int) -> list[
     ]
 
 
-def consumers_of(client: Valkey, stream: str, group: str) -> list[tuple[str, int, int]]:
+def list_consumers(client: Valkey, stream: str, group: str) -> list[tuple[str, int, int]]:
     """Return (name, pending entries, idle ms) of each consumer of a group."""
-    with of_group(stream, group):
+    with translate_group_errors(stream, group):
         found: Any = client.xinfo_consumers(stream, group)
     return [(entry["name"].decode(errors="replace"), entry["pending"], entry["idle"]) for entry in found]
 
 
-def groups_of(client: Valkey, stream: str) -> list[str]:
+def list_groups(client: Valkey, stream: str) -> list[str]:
     """Return the groups of a stream, sorted. Raises UnknownGroup if the stream does not exist."""
-    with of_group(stream, "*"):
+    with translate_group_errors(stream, "*"):
         found: Any = client.xinfo_groups(stream)
     return sorted(entry["name"].decode() for entry in found)
 
 
-def streams_in(client: Valkey, pattern: str) -> list[str]:
+def find_streams(client: Valkey, pattern: str) -> list[str]:
     """Return the streams whose names match a glob pattern (`*`, `?`, `[…]`), sorted. Scans every key of the server."""
-    with of_group(pattern, "*"):
+    with translate_group_errors(pattern, "*"):
         return sorted(key.decode() for key in client.scan_iter(match=pattern, count=1000, _type="stream"))
 
 
-def server_time_ms(client: Valkey) -> int:
-    with of_group("*", "*"):
-        seconds, microseconds = node_of(client, "").time()
+def read_server_time_ms(client: Valkey) -> int:
+    with translate_group_errors("*", "*"):
+        seconds, microseconds = find_node(client, "").time()
     return seconds * 1000 + microseconds // 1000
 
 
-async def make_group(client: AsyncValkey, stream: str, group: str) -> None:
+async def create_group(client: AsyncValkey, stream: str, group: str) -> None:
     """Create a group that starts with the first entry of the stream, unless a group of that name exists. Creates the
     stream if it does not exist."""
-    with of_group(stream, group):
+    with translate_group_errors(stream, group):
         try:
             await client.xgroup_create(stream, group, id="0", mkstream=True)
         except ResponseError as error:

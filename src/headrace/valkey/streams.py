@@ -6,37 +6,37 @@ from typing import Any, cast
 
 from redis.exceptions import ResponseError
 
-from headrace.valkey.connect import Valkey, node_of
+from headrace.valkey.connect import Valkey, find_node
 
-Entry = tuple[bytes, list[bytes]]
+StreamEntry = tuple[bytes, list[bytes]]
 """An entry as the server returns it: (id, [field, value, field, value …])."""
 
 
-def entries_between(client: Valkey, stream: str, after: str, up_to: str, count: int) -> list[Entry]:
+def read_entries_between(client: Valkey, stream: str, after: str, up_to: str, count: int) -> list[StreamEntry]:
     """Return up to `count` entries with after < id <= up_to. Entries are unparsed: redis-py's dictionary per entry is
     six times slower."""
-    return _raw(client, "XRANGE", stream, f"({after}", up_to, "COUNT", count)
+    return _read_raw(client, "XRANGE", stream, f"({after}", up_to, "COUNT", count)
 
 
-def first_from(client: Valkey, stream: str, entry_id: str) -> Entry | None:
+def read_first_entry_from(client: Valkey, stream: str, entry_id: str) -> StreamEntry | None:
     """Return the first entry at or after an id, or None."""
-    return next(iter(entries_from(client, stream, entry_id, 1)), None)
+    return next(iter(read_entries_from(client, stream, entry_id, 1)), None)
 
 
-def entries_from(client: Valkey, stream: str, entry_id: str, count: int) -> list[Entry]:
-    return _raw(client, "XRANGE", stream, entry_id, "+", "COUNT", count)
+def read_entries_from(client: Valkey, stream: str, entry_id: str, count: int) -> list[StreamEntry]:
+    return _read_raw(client, "XRANGE", stream, entry_id, "+", "COUNT", count)
 
 
-def newest(client: Valkey, stream: str) -> Entry | None:
-    return next(iter(newest_entries(client, stream, 1)), None)
+def read_newest_entry(client: Valkey, stream: str) -> StreamEntry | None:
+    return next(iter(read_newest_entries(client, stream, 1)), None)
 
 
-def newest_entries(client: Valkey, stream: str, count: int) -> list[Entry]:
+def read_newest_entries(client: Valkey, stream: str, count: int) -> list[StreamEntry]:
     """Return up to `count` entries, newest first."""
-    return _raw(client, "XREVRANGE", stream, "+", "-", "COUNT", count)
+    return _read_raw(client, "XREVRANGE", stream, "+", "-", "COUNT", count)
 
 
-def group_position(client: Valkey, stream: str, group: str) -> str | None:
+def read_group_position(client: Valkey, stream: str, group: str) -> str | None:
     """Return the id of the last entry delivered to a group; None if the stream or group does not exist."""
     if not client.exists(stream):
         return None
@@ -44,7 +44,7 @@ def group_position(client: Valkey, stream: str, group: str) -> str | None:
     return next((entry_id.decode() for entry_id in found), None)
 
 
-def move_group(client: Valkey, stream: str, group: str, entry_id: str, entries_read: int) -> None:
+def set_group_position(client: Valkey, stream: str, group: str, entry_id: str, entries_read: int) -> None:
     """Set the position of a group, so that ordinary tools see its lag. Creates the group and the stream if they do not
     exist."""
     try:
@@ -61,12 +61,12 @@ def trim_before(client: Valkey, stream: str, entry_id: str) -> None:
     client.xtrim(stream, minid=entry_id, approximate=False)
 
 
-def _raw(client: Valkey, command: str, stream: str, *arguments: Any) -> list[Entry]:
-    pool = node_of(client, stream).connection_pool
+def _read_raw(client: Valkey, command: str, stream: str, *arguments: Any) -> list[StreamEntry]:
+    pool = find_node(client, stream).connection_pool
     connection: Any = pool.get_connection()
     try:
         connection.send_command(command, stream, *arguments)
-        return cast(list[Entry], connection.read_response())
+        return cast(list[StreamEntry], connection.read_response())
     except BaseException:
         connection.disconnect()  # a late reply must not reach the next user of the connection
         raise

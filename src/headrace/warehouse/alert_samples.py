@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from headrace.model.names import EnvRef, QueueRef
 from headrace.warehouse.pipeline_coverage import read_gaps
-from headrace.warehouse.reads import Columns, Reads
-from headrace.warehouse.series import before_bounds
-from headrace.warehouse.sql import query_text
+from headrace.warehouse.query_runner import Columns, QueryRunner
+from headrace.warehouse.series import compute_before_bounds
+from headrace.warehouse.sql import render_query
 from headrace.warehouse.tiers import Tier
 
 
 @dataclass(frozen=True)
-class Piece:
+class WindowPiece:
     """Activity of one queue between two consecutive window starts; absent where it had no events."""
 
     number: int  # from 1, in chronological order
@@ -30,7 +30,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Carried:
+class CarriedGauges:
     """Last gauges of a queue before the first piece."""
 
     depth: int
@@ -38,45 +38,49 @@ class Carried:
 
 
 @dataclass(frozen=True)
-class Progress:
+class PipelineProgress:
     """Progress and losses of the pipeline."""
 
     watermark_ms: int | None  # None: the pipeline never finished a batch
     losses: int  # lost events, and gaps in the delivered data
 
 
-def pieces(
-    reads: Reads, tier: Tier, envs: Sequence[EnvRef], starts_s: Sequence[int], end_s: int, *, histograms: bool
-) -> dict[QueueRef, list[Piece]]:
+def read_window_pieces(
+    queries: QueryRunner, tier: Tier, envs: Sequence[EnvRef], starts_s: Sequence[int], end_s: int, *, histograms: bool
+) -> dict[QueueRef, list[WindowPiece]]:
     """Return the pieces of each queue with events, in order. `starts_s` must be ascending."""
-    parameters = {**_names(envs), "starts": list(starts_s), "end_s": end_s, "histograms": int(histograms)}
-    found = reads.ask(query_text("alert_window_pieces", table=tier.queues), parameters)
-    by_queue: dict[QueueRef, list[Piece]] = {}
+    parameters = {**_name_parameters(envs), "starts": list(starts_s), "end_s": end_s, "histograms": int(histograms)}
+    found = queries.run(render_query("alert_window_pieces", table=tier.queues), parameters)
+    by_queue: dict[QueueRef, list[WindowPiece]] = {}
     if found:
-        for ref, row in zip(_refs(found), _pieces(found), strict=True):
+        for ref, row in zip(_parse_refs(found), _parse_pieces(found), strict=True):
             by_queue.setdefault(ref, []).append(row)
     for each in by_queue.values():
         each.sort(key=lambda piece: piece.number)
     return by_queue
 
 
-def carried(reads: Reads, envs: Sequence[EnvRef], start_s: int) -> dict[QueueRef, Carried | None]:
+def read_carried_gauges(
+    queries: QueryRunner, envs: Sequence[EnvRef], start_s: int
+) -> dict[QueueRef, CarriedGauges | None]:
     """Return the last gauges of every known queue before `start_s`; None where there are none."""
-    found = reads.ask(query_text("alert_gauges_before"), {**_names(envs), **before_bounds(start_s)})
+    found = queries.run(
+        render_query("alert_gauges_before"), {**_name_parameters(envs), **compute_before_bounds(start_s)}
+    )
     if not found:
         return {}
-    known = zip(_refs(found), found["at"], found["depth"], found["oldest_ms"], strict=True)
-    return {ref: Carried(depth, oldest_ms or None) if at else None for ref, at, depth, oldest_ms in known}
+    known = zip(_parse_refs(found), found["at"], found["depth"], found["oldest_ms"], strict=True)
+    return {ref: CarriedGauges(depth, oldest_ms or None) if at else None for ref, at, depth, oldest_ms in known}
 
 
-def progress(reads: Reads, since_ms: int) -> Progress:
-    found = reads.ask(query_text("pipeline_progress"), {"since_ms": since_ms}, threads=1)
+def read_progress(queries: QueryRunner, since_ms: int) -> PipelineProgress:
+    found = queries.run(render_query("pipeline_progress"), {"since_ms": since_ms}, threads=1)
     [watermark_ms], [losses], [reported_since_ms] = (found[name] for name in ("watermark_ms", "losses", "since_ms"))
-    gaps = read_gaps(reads, since_ms, int(watermark_ms), reported_since_ms) if watermark_ms else []
-    return Progress(int(watermark_ms) or None, int(losses) + len(gaps))
+    gaps = read_gaps(queries, since_ms, int(watermark_ms), reported_since_ms) if watermark_ms else []
+    return PipelineProgress(int(watermark_ms) or None, int(losses) + len(gaps))
 
 
-def _names(envs: Sequence[EnvRef]) -> dict[str, list[str]]:
+def _name_parameters(envs: Sequence[EnvRef]) -> dict[str, list[str]]:
     return {
         "orgs": [env.org for env in envs],
         "projects": [env.project for env in envs],
@@ -84,13 +88,15 @@ def _names(envs: Sequence[EnvRef]) -> dict[str, list[str]]:
     }
 
 
-def _refs(found: Columns) -> list[QueueRef]:
+def _parse_refs(found: Columns) -> list[QueueRef]:
     return list(map(QueueRef, found["org"], found["project"], found["env"], found["queue"]))
 
 
-def _pieces(found: Columns) -> list[Piece]:
+def _parse_pieces(found: Columns) -> list[WindowPiece]:
     return [
-        Piece(number, max_depth, max_age_ms, depth, oldest_ms or None, dequeues, failures, wait_ms, waits, histogram)
+        WindowPiece(
+            number, max_depth, max_age_ms, depth, oldest_ms or None, dequeues, failures, wait_ms, waits, histogram
+        )
         for number, max_depth, max_age_ms, depth, oldest_ms, dequeues, failures, wait_ms, waits, histogram in zip(
             found["piece"],
             found["max_depth"],

@@ -38,10 +38,12 @@ _BAD_ROWS = frozenset({6, 26, 27, 32, 33, 36, 41, 44, 50, 53, 69, 70, 72, 117, 1
 class InsertFailed(HeadraceError):
     """An insert into ClickHouse failed."""
 
-    def __init__(self, message: str, reason: Reason, *, unclear: bool) -> None:
+    def __init__(self, message: str, reason: Reason, *, outcome_unknown: bool) -> None:
         super().__init__(message)
         self.reason: Reason = reason
-        self.unclear = unclear  # the rows may be stored; a retry with the same token is safe, other blocks are not
+        self.outcome_unknown = (
+            outcome_unknown  # the rows may be stored; a retry with the same token is safe, other blocks are not
+        )
 
 
 class BlockWriter:
@@ -59,7 +61,7 @@ class BlockWriter:
             with self._client() as client:
                 client.raw_insert(table, columns, arrow_file, settings, "Arrow")
         except (ClickHouseError, ServiceUnavailable) as error:
-            raise failure_of(error) from error
+            raise to_insert_failed(error) from error
 
     def close(self) -> None:
         while client := self._take():
@@ -80,7 +82,7 @@ class BlockWriter:
             return None
 
 
-def arrow_file(rows: pa.Table) -> bytes:
+def to_arrow_file(rows: pa.Table) -> bytes:
     """Return rows as an Arrow file for `BlockWriter.insert`."""
     import pyarrow as pa
     import pyarrow.ipc
@@ -92,24 +94,24 @@ def arrow_file(rows: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def failure_of(error: Exception) -> InsertFailed:
-    reason, unclear = _judge(error)
-    return InsertFailed(f"Insert into ClickHouse failed ({reason}): {error}", reason, unclear=unclear)
+def to_insert_failed(error: Exception) -> InsertFailed:
+    reason, unclear = _classify_error(error)
+    return InsertFailed(f"Insert into ClickHouse failed ({reason}): {error}", reason, outcome_unknown=unclear)
 
 
-def _judge(error: Exception) -> tuple[Reason, bool]:
+def _classify_error(error: Exception) -> tuple[Reason, bool]:
     if isinstance(error, ServiceUnavailable):  # could not connect, so nothing was sent
         return "unavailable", False
     if isinstance(error, Error) and error.code is not None:
-        return _judge_code(error.code)
+        return _classify_code(error.code)
     if status := re.search(r"received HTTP status (\d{3})", str(error)):
-        return _judge_status(int(status[1]))
-    if isinstance(error, OperationalError) and _was_never_sent(error.__cause__):
+        return _classify_status(int(status[1]))
+    if isinstance(error, OperationalError) and _is_never_sent(error.__cause__):
         return "unavailable", False
     return "unavailable", True
 
 
-def _judge_code(code: int) -> tuple[Reason, bool]:
+def _classify_code(code: int) -> tuple[Reason, bool]:
     if code in _AUTH:
         return "auth", False
     if code in _BUSY:
@@ -119,7 +121,7 @@ def _judge_code(code: int) -> tuple[Reason, bool]:
     return "unavailable", code not in _NO_TABLE
 
 
-def _judge_status(status: int) -> tuple[Reason, bool]:
+def _classify_status(status: int) -> tuple[Reason, bool]:
     """Classify a response without a ClickHouse error code: it comes from a proxy, which refused the request or lost the
     connection to ClickHouse."""
     match status:
@@ -135,6 +137,6 @@ def _judge_status(status: int) -> tuple[Reason, bool]:
             return "unavailable", True
 
 
-def _was_never_sent(cause: BaseException | None) -> bool:
+def _is_never_sent(cause: BaseException | None) -> bool:
     reason = cause.reason if isinstance(cause, MaxRetryError) else cause
     return isinstance(reason, NewConnectionError | ConnectTimeoutError)

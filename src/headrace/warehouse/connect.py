@@ -11,7 +11,7 @@ from clickhouse_connect.driver.exceptions import OperationalError
 from clickhouse_connect.driver.httpclient import HttpClient as Client
 
 from headrace.errors import ServiceUnavailable
-from headrace.settings import mask
+from headrace.settings import mask_secret
 
 # Required for exactly-once: a retry must form the same blocks, be recognised by its token in every table that a view
 # fills, and must not be buffered on the way (26.x buffers small inserts by default).
@@ -27,7 +27,7 @@ INSERT_SETTINGS: dict[str, Any] = {
 def connect(url: str, database: str = "default", answer_timeout_s: int = 300) -> Client:
     """Return a new client, which must not be shared between threads that run queries at the same time. Raises
     ServiceUnavailable."""
-    with available(url):
+    with translate_errors(url):
         client = clickhouse_connect.get_client(
             dsn=url,
             database=database,
@@ -41,12 +41,12 @@ def connect(url: str, database: str = "default", answer_timeout_s: int = 300) ->
 
 
 @contextmanager
-def available(what: str) -> Generator[None]:
+def translate_errors(what: str) -> Generator[None]:
     """Translate connection errors into ServiceUnavailable; errors reported by ClickHouse pass unchanged."""
     try:
         yield
     except OperationalError as error:
         raise ServiceUnavailable(
-            f"ClickHouse at {mask(what)} does not answer. Stored data is not affected. Start it, or correct "
+            f"ClickHouse at {mask_secret(what)} does not answer. Stored data is not affected. Start it, or correct "
             f"HEADRACE_CLICKHOUSE_URL. ({error})"
         ) from error

@@ -6,49 +6,58 @@ from dataclasses import dataclass
 
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.names import EnvRef
-from headrace.warehouse.reads import Reads
-from headrace.warehouse.series import Gauges, Series, before_bounds, gauges_of, rows_of, series_of
-from headrace.warehouse.sql import query_text
+from headrace.warehouse.query_runner import QueryRunner
+from headrace.warehouse.series import (
+    GaugeValues,
+    HistorySeries,
+    build_gauges,
+    build_series,
+    columns_to_rows,
+    compute_before_bounds,
+)
+from headrace.warehouse.sql import render_query
 from headrace.warehouse.tiers import Tier
 
 
 @dataclass(frozen=True)
-class Before:
+class EnvironmentStateBefore:
     """State of an environment when a window began."""
 
     known: bool  # whether the environment has any history
-    gauges: Gauges | None  # None: no events before the window
+    gauges: GaugeValues | None  # None: no events before the window
 
 
 @dataclass(frozen=True)
-class Odometers:
+class MissingCounts:
     """Operations that odometers show beyond those counted."""
 
     missing: dict[Op, int]
-    unsure: bool  # the position of some odometer at the start of the window is unknown
+    is_uncertain: bool  # the position of some odometer at the start of the window is unknown
 
 
-def points(reads: Reads, tier: Tier, ref: EnvRef, start_s: int, end_s: int, step_s: int) -> Series:
-    query = query_text("environment_points", table=tier.environments)
+def read_points(queries: QueryRunner, tier: Tier, ref: EnvRef, start_s: int, end_s: int, step_s: int) -> HistorySeries:
+    query = render_query("environment_points", table=tier.environments)
     window = {"start_s": start_s, "end_s": end_s, "step_s": step_s, "tier_s": tier.seconds}
-    return series_of(reads.ask(query, {**_names(ref), **window}, threads=1))
+    return build_series(queries.run(query, {**_name_parameters(ref), **window}, threads=1))
 
 
-def before(reads: Reads, ref: EnvRef, start_s: int) -> Before:
-    bound = {**_names(ref), **before_bounds(start_s)}
-    [row] = rows_of(reads.ask(query_text("environment_gauges_before"), bound, threads=1))
-    return Before(known=bool(row["known"]), gauges=gauges_of(row) if row["at"] else None)
+def read_state_before(queries: QueryRunner, ref: EnvRef, start_s: int) -> EnvironmentStateBefore:
+    bound = {**_name_parameters(ref), **compute_before_bounds(start_s)}
+    [row] = columns_to_rows(queries.run(render_query("environment_gauges_before"), bound, threads=1))
+    return EnvironmentStateBefore(known=bool(row["known"]), gauges=build_gauges(row) if row["at"] else None)
 
 
-def odometers(reads: Reads, tier: Tier, ref: EnvRef, start_s: int, end_s: int, since_s: int) -> Odometers:
+def read_missing_counts(
+    queries: QueryRunner, tier: Tier, ref: EnvRef, start_s: int, end_s: int, since_s: int
+) -> MissingCounts:
     """Return, per verb, how many operations in [start, end) the odometers show beyond those counted. Reads every queue
     of the environment."""
-    query = query_text("environment_missing_counts", table=tier.queues)
+    query = render_query("environment_missing_counts", table=tier.queues)
     window = {"start_s": start_s, "end_s": end_s, "since_s": since_s}
-    [row] = rows_of(reads.ask(query, {**_names(ref), **window}))
+    [row] = columns_to_rows(queries.run(query, {**_name_parameters(ref), **window}))
     missing = zip(COUNT_COLUMN, row["missing"], strict=False)  # empty without rows
-    return Odometers({op: int(count) for op, count in missing if count}, bool(row["unsure"]))
+    return MissingCounts({op: int(count) for op, count in missing if count}, bool(row["unsure"]))
 
 
-def _names(ref: EnvRef) -> dict[str, str]:
+def _name_parameters(ref: EnvRef) -> dict[str, str]:
     return {"org": ref.org, "project": ref.project, "env": ref.env}

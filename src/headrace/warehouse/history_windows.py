@@ -9,8 +9,8 @@ from uuid import uuid4
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from headrace.errors import ServiceUnavailable
-from headrace.warehouse.connect import INSERT_SETTINGS, Client, available
-from headrace.warehouse.sql import query_text
+from headrace.warehouse.connect import INSERT_SETTINGS, Client, translate_errors
+from headrace.warehouse.sql import render_query
 from headrace.warehouse.tiers import TABLES
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _SUPERSEDED = (
 )
 
 
-def take_generation(client: Client) -> int:
+def allocate_generation(client: Client) -> int:
     """Allocate a new highest generation number for one backfill. Raises ServiceUnavailable.
 
     The number is allocated by inserting a row whose token contains it. Of two rows with the same token ClickHouse keeps
@@ -34,9 +34,9 @@ def take_generation(client: Client) -> int:
     """
     me = uuid4().hex
     for _ in range(ATTEMPTS):
-        number = _highest(client) + 1
+        number = _read_highest(client) + 1
         _insert(client, GENERATIONS, {"generation": number, "taken_by": me}, f"generation/{number}")
-        if _owner(client, number) == me:
+        if _read_owner(client, number) == me:
             return number
     raise ServiceUnavailable(
         f"Could not allocate a backfill generation in {ATTEMPTS} attempts. Nothing was changed. If another backfill is "
@@ -44,7 +44,7 @@ def take_generation(client: Client) -> int:
     )
 
 
-def flip(client: Client, start_s: int, end_s: int, generation: int) -> None:
+def activate_generation(client: Client, start_s: int, end_s: int, generation: int) -> None:
     """Make this generation the one that is read for the hours in [start, end)."""
     row = {"start": start_s, "end": end_s, "generation": generation}
     _insert(client, WINDOWS, row, f"backfill/{generation}/flip")
@@ -64,18 +64,18 @@ def remove_superseded(client: Client, start_s: int, end_s: int, generation: int)
         )
 
 
-def _highest(client: Client) -> int:
-    with available(client.url):
-        return int(client.query(query_text("highest_generation")).result_rows[0][0])
+def _read_highest(client: Client) -> int:
+    with translate_errors(client.url):
+        return int(client.query(render_query("highest_generation")).result_rows[0][0])
 
 
-def _owner(client: Client, generation: int) -> str | None:
-    with available(client.url):
-        rows = client.query(query_text("generation_owner"), parameters={"generation": generation}).result_rows
+def _read_owner(client: Client, generation: int) -> str | None:
+    with translate_errors(client.url):
+        rows = client.query(render_query("generation_owner"), parameters={"generation": generation}).result_rows
     return str(rows[0][0]) if rows else None
 
 
 def _insert(client: Client, table: str, row: Mapping[str, int | str], token: str) -> None:
     settings = {**INSERT_SETTINGS, "insert_deduplication_token": token}
-    with available(client.url):
+    with translate_errors(client.url):
         client.insert(table, [list(row.values())], column_names=list(row), settings=settings)

@@ -38,7 +38,7 @@ REPLICATED_WINDOW = "replicated_deduplication_window = 10000, replicated_dedupli
 
 
 @dataclass(frozen=True)
-class Migration:
+class ClickHouseMigration:
     name: str
     sql: str
 
@@ -51,27 +51,29 @@ class Migration:
         return [render(part, database, cluster) for part in parts if part]
 
 
-def migrations() -> list[Migration]:
+def load_migrations() -> list[ClickHouseMigration]:
     folder = files("headrace.warehouse") / "schema"
-    found = [Migration(file.name, file.read_text()) for file in folder.iterdir() if file.name.endswith(".sql")]
+    found = [
+        ClickHouseMigration(file.name, file.read_text()) for file in folder.iterdir() if file.name.endswith(".sql")
+    ]
     return sorted(found, key=lambda migration: migration.name)
 
 
-def script(database: str, cluster: str | None = None) -> list[str]:
+def render_schema(database: str, cluster: str | None = None) -> list[str]:
     """Return every statement of the schema, in order."""
     first = [render(each.strip(), database, cluster) for each in (DATABASE, APPLIED)]
-    return [*first, *(each for migration in migrations() for each in migration.statements(database, cluster))]
+    return [*first, *(each for migration in load_migrations() for each in migration.statements(database, cluster))]
 
 
 def migrate(client: Client, database: str, cluster: str | None = None) -> list[str]:
     """Apply missing migrations; return their names. Raises MigrationError."""
-    refuse_other_kind(client, database, cluster)
+    check_cluster_setting(client, database, cluster)
     client.command(render(DATABASE, database, cluster))
     client.command(render(APPLIED, database, cluster))
-    done = applied(client, database)
-    missing = [migration for migration in migrations() if migration.name not in done]
-    for migration in migrations():
-        refuse_changed(migration, done.get(migration.name))
+    done = read_applied(client, database)
+    missing = [migration for migration in load_migrations() if migration.name not in done]
+    for migration in load_migrations():
+        check_checksum(migration, done.get(migration.name))
     for migration in missing:
         for statement in migration.statements(database, cluster):
             client.command(statement)
@@ -88,11 +90,11 @@ def migrate(client: Client, database: str, cluster: str | None = None) -> list[s
 def render(statement: str, database: str, cluster: str | None) -> str:
     """Render a CREATE statement for one server, or for every server of a cluster."""
     if cluster is not None:
-        statement = _replicated(statement, database, cluster)
+        statement = _render_replicated(statement, database, cluster)
     return statement.replace("{database}", f"`{database}`")
 
 
-def _replicated(statement: str, database: str, cluster: str) -> str:
+def _render_replicated(statement: str, database: str, cluster: str) -> str:
     created = re.search(r"^CREATE (DATABASE|TABLE|MATERIALIZED VIEW) IF NOT EXISTS ([\w{}.]+)", statement, re.MULTILINE)
     assert created, f"not a statement that creates something: {statement}"
     table = created[2].removeprefix("{database}.")
@@ -104,12 +106,12 @@ def _replicated(statement: str, database: str, cluster: str) -> str:
     return re.sub(r"\bnon_replicated_deduplication_window = \d+", REPLICATED_WINDOW, statement)
 
 
-def applied(client: Client, database: str) -> dict[str, str]:
+def read_applied(client: Client, database: str) -> dict[str, str]:
     rows = client.query(f"SELECT name, checksum FROM `{database}`.schema_migrations_v1 FINAL").result_rows
     return {str(name): str(checksum) for name, checksum in rows}
 
 
-def refuse_changed(migration: Migration, checksum: str | None) -> None:
+def check_checksum(migration: ClickHouseMigration, checksum: str | None) -> None:
     if checksum is not None and checksum != migration.checksum:
         raise MigrationError(
             f"Migration {migration.name} was applied with different contents than in this release. Nothing was "
@@ -117,7 +119,7 @@ def refuse_changed(migration: Migration, checksum: str | None) -> None:
         )
 
 
-def refuse_other_kind(client: Client, database: str, cluster: str | None) -> None:
+def check_cluster_setting(client: Client, database: str, cluster: str | None) -> None:
     """Raise MigrationError if the existing tables contradict `cluster`. A mixture would store some inserts on one
     server only."""
     query = "SELECT engine FROM system.tables WHERE database = {name:String} AND name = 'schema_migrations_v1'"

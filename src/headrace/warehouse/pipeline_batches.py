@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from headrace.warehouse.connect import Client, available
-from headrace.warehouse.reads import Reads
-from headrace.warehouse.series import rows_of
-from headrace.warehouse.sql import query_text
+from headrace.warehouse.connect import Client, translate_errors
+from headrace.warehouse.query_runner import QueryRunner
+from headrace.warehouse.series import columns_to_rows
+from headrace.warehouse.sql import render_query
 
 if TYPE_CHECKING:
     import pyarrow as pa  # readers need not have it installed
@@ -46,7 +46,7 @@ class Freshness:
 
 
 @dataclass(frozen=True)
-class Losses:
+class PipelineLosses:
     """Losses that the pipeline reported for all queues in a window."""
 
     events: int  # lost or unreadable events, and rewinds
@@ -69,7 +69,7 @@ class FinishedBatch:
 
 
 @dataclass(frozen=True)
-class Sums:
+class BatchTotals:
     """Totals of the batches in a period. Durations are None where nothing was measured."""
 
     batches: int
@@ -93,55 +93,57 @@ def to_arrow(batch: PipelineBatch) -> pa.Table:
     return pa.Table.from_pylist([asdict(batch)], schema=schema)
 
 
-def freshness_since(client: Client, since: datetime) -> Freshness:
+def read_freshness_since(client: Client, since: datetime) -> Freshness:
     """Return the freshness since a time, weighted by events. Each event counts with the age of the oldest one in its
     batch, so this is an upper bound."""
-    with available(client.url):
-        p99, total = client.query(query_text("freshness"), parameters={"since": since}).result_rows[0]
+    with translate_errors(client.url):
+        p99, total = client.query(render_query("freshness"), parameters={"since": since}).result_rows[0]
     return Freshness(int(p99) if total else None, int(total))
 
 
-def newest_event_ms(client: Client) -> int | None:
+def read_newest_event_ms(client: Client) -> int | None:
     """Return the time of the newest event in history; None before the first batch."""
-    with available(client.url):
-        newest, batches = client.query(query_text("newest_event")).result_rows[0]
+    with translate_errors(client.url):
+        newest, batches = client.query(render_query("newest_event")).result_rows[0]
     return int(newest) if batches else None
 
 
-def watermark_ms(client: Client) -> int | None:
+def read_watermark_ms(client: Client) -> int | None:
     """Return the time up to which history is complete for every shard; None: unknown."""
-    with available(client.url):
-        [[highest]] = client.query(query_text("watermark")).result_rows
+    with translate_errors(client.url):
+        [[highest]] = client.query(render_query("watermark")).result_rows
     return int(highest) or None
 
 
-def losses(reads: Reads, start_ms: int, end_ms: int) -> Losses:
+def read_losses(queries: QueryRunner, start_ms: int, end_ms: int) -> PipelineLosses:
     """Return losses reported by the batches that cover [start, end), times in ms."""
     near_end_ms = max(start_ms, end_ms - RESYNC_MS)
     bounds = {"since_ms": start_ms - SKEW_MS, "end_ms": end_ms, "near_end_ms": near_end_ms}
-    [row] = rows_of(reads.ask(query_text("pipeline_losses"), bounds, threads=1))
-    return Losses(int(row["losses"]), int(row["at_end"]), row["reported_since_ms"], row["watermark_ms"] or None)
+    [row] = columns_to_rows(queries.run(render_query("pipeline_losses"), bounds, threads=1))
+    return PipelineLosses(int(row["losses"]), int(row["at_end"]), row["reported_since_ms"], row["watermark_ms"] or None)
 
 
-def losses_at_end(reads: Reads, start_ms: int, end_ms: int) -> Losses:
+def read_losses_at_end(queries: QueryRunner, start_ms: int, end_ms: int) -> PipelineLosses:
     """Return losses reported by the batches that cover the last RESYNC_MS before `end_ms`; they may belong before or
     after it."""
-    return losses(reads, max(start_ms, end_ms - RESYNC_MS), end_ms)
+    return read_losses(queries, max(start_ms, end_ms - RESYNC_MS), end_ms)
 
 
-def newest_batches(reads: Reads, since_ms: int, limit: int) -> list[FinishedBatch]:
+def read_newest_batches(queries: QueryRunner, since_ms: int, limit: int) -> list[FinishedBatch]:
     """Return the batches finished since a time, newest first."""
-    found = rows_of(reads.ask(query_text("newest_batches"), {"since_ms": since_ms, "limit": limit}, threads=1))
+    found = columns_to_rows(
+        queries.run(render_query("newest_batches"), {"since_ms": since_ms, "limit": limit}, threads=1)
+    )
     return [FinishedBatch(**row) for row in found]
 
 
-def sums_since(reads: Reads, since_ms: int) -> Sums:
-    [row] = rows_of(reads.ask(query_text("batch_totals"), {"since_ms": since_ms}, threads=1))
+def read_totals_since(queries: QueryRunner, since_ms: int) -> BatchTotals:
+    [row] = columns_to_rows(queries.run(render_query("batch_totals"), {"since_ms": since_ms}, threads=1))
 
     def measured(name: str, over: str) -> int | None:
         return int(row[name]) if row[over] else None
 
-    return Sums(
+    return BatchTotals(
         batches=int(row["batches"]),
         events=int(row["event_count"]),
         rows=int(row["row_count"]),

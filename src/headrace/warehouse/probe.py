@@ -8,7 +8,7 @@ from headrace.errors import ServiceUnavailable
 from headrace.warehouse.connect import connect
 
 
-def server_version(url: str) -> str | None:
+def read_server_version(url: str) -> str | None:
     """Return, for example, "clickhouse 26.9.2.1"; None if the server does not answer."""
     try:
         return f"clickhouse {connect(url).server_version}"

@@ -586,7 +586,7 @@ WHERE
 {current_generation}GROUP BY org, project, env, queue
 
 -- name: pipeline_progress
--- Watermark (ms), the time of the first batch (ms), and how much was lost or set aside in batches that finished since
+-- Watermark (ms), the time of the first batch (ms), and how much was lost or unreadable in batches that finished since
 -- `since_ms`.
 SELECT
   max(watermark_ms) AS watermark_ms,

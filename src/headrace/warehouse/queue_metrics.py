@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.names import EnvRef, QueueRef
-from headrace.warehouse.connect import INSERT_SETTINGS, Client, available
-from headrace.warehouse.reads import Reads
+from headrace.warehouse.connect import INSERT_SETTINGS, Client, translate_errors
+from headrace.warehouse.query_runner import QueryRunner
 from headrace.warehouse.series import (
-    Gauges,
-    Series,
-    after_bounds,
-    before_bounds,
-    gauges_of,
-    readings_of,
-    rows_of,
-    series_of,
+    GaugeValues,
+    HistorySeries,
+    build_gauges,
+    build_series,
+    columns_to_rows,
+    compute_after_bounds,
+    compute_before_bounds,
+    odometers_by_op,
 )
-from headrace.warehouse.sql import query_text
+from headrace.warehouse.sql import render_query
 
 if TYPE_CHECKING:
     import pyarrow as pa  # readers need not have it installed
@@ -33,46 +33,48 @@ KEPT_DAYS = {"5s": 2, "1m": 31, "1h": 400}
 
 def insert(client: Client, table: pa.Table, token: str) -> None:
     """Insert partial sums. Repeating a token has no effect, in any tier."""
-    with available(client.url):
+    with translate_errors(client.url):
         client.insert_arrow(TABLE, table, settings={**INSERT_SETTINGS, "insert_deduplication_token": token})
 
 
 @dataclass(frozen=True)
-class Before:
+class QueueStateBefore:
     """State of a queue when a window began."""
 
-    gauges: Gauges | None  # None: no events before the window
+    gauges: GaugeValues | None  # None: no events before the window
     readings: Mapping[int, Mapping[Op, int]]  # odometers by epoch
 
 
-def points(reads: Reads, tier: str, ref: QueueRef, start_s: int, end_s: int, step_s: int) -> Series:
+def read_points(queries: QueryRunner, tier: str, ref: QueueRef, start_s: int, end_s: int, step_s: int) -> HistorySeries:
     """Return history of a queue in [start, end), in points of a step that is a multiple of the tier's."""
     window = {"start_s": start_s, "end_s": end_s, "step_s": step_s, "tier_s": TIER_SECONDS[tier]}
     without = {} if step_s > TIER_SECONDS[tier] else {"gap_ages": ""}
-    query = query_text("queue_points", table=TIERS[tier], **without)
-    return series_of(reads.ask(query, {**_names(ref), **window}, threads=1))
+    query = render_query("queue_points", table=TIERS[tier], **without)
+    return build_series(queries.run(query, {**_name_parameters(ref), **window}, threads=1))
 
 
-def before(reads: Reads, ref: QueueRef, start_s: int) -> Before | None:
+def read_state_before(queries: QueryRunner, ref: QueueRef, start_s: int) -> QueueStateBefore | None:
     """Return the state of a queue before a window; None if the queue has no history."""
-    query = query_text("queue_state_before")
-    rows = rows_of(reads.ask(query, {**_names(ref), **before_bounds(start_s)}, threads=1))
+    query = render_query("queue_state_before")
+    rows = columns_to_rows(queries.run(query, {**_name_parameters(ref), **compute_before_bounds(start_s)}, threads=1))
     if not rows:
         return None
     newest = max(rows, key=lambda row: row["at"])
-    return Before(
-        gauges=gauges_of(newest) if newest["at"] else None,
-        readings={row["epoch"]: readings_of(row["readings"]) for row in rows if row["readings"]},
+    return QueueStateBefore(
+        gauges=build_gauges(newest) if newest["at"] else None,
+        readings={row["epoch"]: odometers_by_op(row["readings"]) for row in rows if row["readings"]},
     )
 
 
-def after(reads: Reads, ref: QueueRef, end_s: int) -> dict[int, dict[Op, int]]:
+def read_odometers_after(queries: QueryRunner, ref: QueueRef, end_s: int) -> dict[int, dict[Op, int]]:
     """Return, by epoch, the first odometer readings after a window."""
-    found = reads.ask(query_text("queue_odometers_after"), {**_names(ref), **after_bounds(end_s)}, threads=1)
-    return {row["epoch"]: readings_of(row["readings"]) for row in rows_of(found)}
+    found = queries.run(
+        render_query("queue_odometers_after"), {**_name_parameters(ref), **compute_after_bounds(end_s)}, threads=1
+    )
+    return {row["epoch"]: odometers_by_op(row["readings"]) for row in columns_to_rows(found)}
 
 
-TOP = {
+RANKING_SQL = {
     "depth": "newest.depth",
     "max_depth": "greatest(max_depth, newest.depth)",
     "oldest": "if(newest.oldest_at > 0, greatest({now_ms:Int64} - toInt64(newest.oldest_at), 0), NULL)",
@@ -95,20 +97,20 @@ TOP = {
 """SQL expressions by which queues can be ranked, over the columns of the query `top_queues`."""
 
 
-def top(
-    reads: Reads, tier: str, ref: EnvRef, metric: str, start_s: int, end_s: int, now_ms: int, limit: int
+def read_top_queues(
+    queries: QueryRunner, tier: str, ref: EnvRef, metric: str, start_s: int, end_s: int, now_ms: int, limit: int
 ) -> list[dict[str, Any]]:
     """Return the rows of the query `top_queues`, highest value first."""
-    query = query_text("top_queues", table=TIERS[tier], value=TOP[metric])
+    query = render_query("top_queues", table=TIERS[tier], value=RANKING_SQL[metric])
     names = {"org": ref.org, "project": ref.project, "env": ref.env}
     window = {"start_s": start_s, "end_s": end_s, "now_ms": now_ms, "limit": limit}
-    return rows_of(reads.ask(query, {**names, **window}))
+    return columns_to_rows(queries.run(query, {**names, **window}))
 
 
-def totals(client: Client, tier: str) -> dict[tuple[QueueRef, Op], int]:
+def read_totals(client: Client, tier: str) -> dict[tuple[QueueRef, Op], int]:
     """Return the counts of each queue and verb over all rows that the tier still keeps."""
-    query = query_text("queue_totals", table=TIERS[tier])
-    with available(client.url):
+    query = render_query("queue_totals", table=TIERS[tier])
+    with translate_errors(client.url):
         rows = client.query(query).named_results()
         return {
             (
@@ -120,5 +122,5 @@ def totals(client: Client, tier: str) -> dict[tuple[QueueRef, Op], int]:
         }
 
 
-def _names(ref: QueueRef) -> dict[str, str]:
+def _name_parameters(ref: QueueRef) -> dict[str, str]:
     return {"org": ref.org, "project": ref.project, "env": ref.env, "queue": ref.queue}

@@ -10,7 +10,7 @@ from typing import Any
 from headrace.model.entry_id import SEQUENCE_BITS
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.histogram import Histogram
-from headrace.warehouse.reads import Columns
+from headrace.warehouse.query_runner import Columns
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 """Percentiles of wait and run times, as computed by the fragment `duration_percentiles`."""
@@ -20,7 +20,7 @@ _CUTS = {"minute_s": 60, "hour_s": 3600, "day_s": 86400}
 
 
 @dataclass(frozen=True)
-class Gauges:
+class GaugeValues:
     """Gauge values, which stay until the next event. None: not kept (for environments), no limit, or no waiting
     jobs."""
 
@@ -34,7 +34,7 @@ class Gauges:
 
 
 @dataclass(frozen=True)
-class Span:
+class EpochTotals:
     """Totals over the window for one epoch of a queue; an environment has a single one, with epoch 0."""
 
     epoch_ms: int
@@ -50,28 +50,31 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Series:
+class HistorySeries:
     """History of a queue or environment over a window."""
 
     index: Sequence[int]  # numbers of the points with data, ascending
     columns: Columns  # one value per such point; named as in the query
-    spans: Sequence[Span]
+    epochs: Sequence[EpochTotals]
 
 
-def series_of(found: Columns) -> Series:
+def build_series(found: Columns) -> HistorySeries:
     """Build a series from a query result, in which the rows of points precede those of epochs."""
     if not found:
-        return Series((), {}, ())  # a result without rows has no columns either
+        return HistorySeries((), {}, ())  # a result without rows has no columns either
     of_epoch = found["of_epoch"]
     points = len(of_epoch) - sum(of_epoch)
     columns = {name: column[:points] for name, column in found.items()}
-    spans = [_span({name: column[row] for name, column in found.items()}) for row in range(points, len(of_epoch))]
-    return Series(columns["point"], columns, spans)
+    spans = [
+        _build_epoch_totals({name: column[row] for name, column in found.items()})
+        for row in range(points, len(of_epoch))
+    ]
+    return HistorySeries(columns["point"], columns, spans)
 
 
-def gauges_of(row: Mapping[str, Any]) -> Gauges:
+def build_gauges(row: Mapping[str, Any]) -> GaugeValues:
     limit = int(row["limit"])
-    return Gauges(
+    return GaugeValues(
         depth=row["depth"],
         running=row["running"],
         limit=None if limit < 0 else limit,
@@ -82,16 +85,16 @@ def gauges_of(row: Mapping[str, Any]) -> Gauges:
     )
 
 
-def readings_of(odometers: Mapping[Any, Any]) -> dict[Op, int]:
+def odometers_by_op(odometers: Mapping[Any, Any]) -> dict[Op, int]:
     """Return odometer readings by operation instead of by number."""
     return {_OPS[int(number)]: int(reading) for number, reading in odometers.items() if int(number) < len(_OPS)}
 
 
-def rows_of(found: Columns) -> list[dict[str, Any]]:
+def columns_to_rows(found: Columns) -> list[dict[str, Any]]:
     return [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
 
 
-def before_bounds(start_s: int) -> dict[str, int]:
+def compute_before_bounds(start_s: int) -> dict[str, int]:
     """Return the bounds of the tiers for queries about the time before a window."""
     return {
         "start_s": start_s,
@@ -100,26 +103,26 @@ def before_bounds(start_s: int) -> dict[str, int]:
     }
 
 
-def after_bounds(end_s: int) -> dict[str, int]:
+def compute_after_bounds(end_s: int) -> dict[str, int]:
     """Return the bounds of the tiers for queries about the time after a window."""
     return {"end_s": end_s, **{name: -(-end_s // size) * size for name, size in _CUTS.items()}}
 
 
-def _span(row: Mapping[str, Any]) -> Span:
+def _build_epoch_totals(row: Mapping[str, Any]) -> EpochTotals:
     wait, run, first, last = json.loads(row["maps"])
-    return Span(
+    return EpochTotals(
         epoch_ms=row["epoch"],
         counts={op: row[column] for op, column in COUNT_COLUMN.items()},
         wait_ms=row["wait_ms"],
         waits=row["waits"],
         run_ms=row["run_ms"],
         runs=row["runs"],
-        wait=_histogram(wait),
-        run=_histogram(run),
-        first=readings_of(first),
-        last=readings_of(last),
+        wait=_build_histogram(wait),
+        run=_build_histogram(run),
+        first=odometers_by_op(first),
+        last=odometers_by_op(last),
     )
 
 
-def _histogram(counts: Mapping[str, Any]) -> dict[int, int]:
+def _build_histogram(counts: Mapping[str, Any]) -> dict[int, int]:
     return {int(key): int(count) for key, count in counts.items()}

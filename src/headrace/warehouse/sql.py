@@ -11,7 +11,7 @@ QUERIES = load_queries("headrace.warehouse")
 
 
 @cache
-def query_text(name: str, **parts: str) -> str:
+def render_query(name: str, **parts: str) -> str:
     """Return a query in which each `{part}` is replaced by the text of `parts`, else by the fragment of that name."""
     texts = {**QUERIES, **parts}
     return re.sub(r"\{(\w+)\}", lambda part: texts[part[1]], QUERIES[name])

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.warehouse import queue_metrics
-from headrace.warehouse.connect import Client, available
-from headrace.warehouse.sql import query_text
+from headrace.warehouse.connect import Client, translate_errors
+from headrace.warehouse.sql import render_query
 
 if TYPE_CHECKING:
     import pyarrow as pa  # readers need not have it installed
@@ -35,26 +35,26 @@ TIERS = (
 TABLES = tuple(table for tier in TIERS for table in (tier.queues, tier.environments))
 
 
-def queue_rows(client: Client, tier: Tier, start_s: int, end_s: int) -> pa.Table:
+def read_queue_rows(client: Client, tier: Tier, start_s: int, end_s: int) -> pa.Table:
     """Read the buckets that start in [start, end): one row per queue, epoch and bucket, in any order."""
-    return _rows(client, query_text("queue_tier_rows", table=tier.queues), start_s, end_s)
+    return _read_rows(client, render_query("queue_tier_rows", table=tier.queues), start_s, end_s)
 
 
-def environment_rows(client: Client, tier: Tier, start_s: int, end_s: int) -> pa.Table:
+def read_environment_rows(client: Client, tier: Tier, start_s: int, end_s: int) -> pa.Table:
     """Read the buckets that start in [start, end): one row per environment and bucket, in any order."""
-    return _rows(client, query_text("environment_tier_rows", table=tier.environments), start_s, end_s)
+    return _read_rows(client, render_query("environment_tier_rows", table=tier.environments), start_s, end_s)
 
 
-def _rows(client: Client, query: str, start_s: int, end_s: int) -> pa.Table:
-    with available(client.url):
+def _read_rows(client: Client, query: str, start_s: int, end_s: int) -> pa.Table:
+    with translate_errors(client.url):
         return client.query_arrow(query, parameters={"start_s": start_s, "end_s": end_s}, use_strings=True)
 
 
-def holds_rows(client: Client, start_s: int, end_s: int) -> bool:
+def has_rows(client: Client, start_s: int, end_s: int) -> bool:
     """Return True if any tier has rows in [start, end)."""
     for tier in TIERS:
-        query = query_text("any_rows", table=tier.queues)
-        with available(client.url):
+        query = render_query("any_rows", table=tier.queues)
+        with translate_errors(client.url):
             if client.query(query, parameters={"start_s": start_s, "end_s": end_s}).result_rows:
                 return True
     return False

@@ -48,7 +48,7 @@ class AddressRefused(HeadraceError):
 
 
 def is_public(address: str) -> bool:
-    ip = _plain_address(address)
+    ip = _unwrap_address(address)
     if any(ip in network for network in (*NOT_PUBLIC, *METADATA)):
         return False
     if isinstance(ip, ipaddress.IPv6Address) and ip.is_site_local:  # deprecated; not private according to Python
@@ -58,7 +58,7 @@ def is_public(address: str) -> bool:
 
 def is_restricted(address: str) -> bool:
     """Return True for addresses that no network setting allows: loopback, link-local, multicast, cloud metadata."""
-    ip = _plain_address(address)
+    ip = _unwrap_address(address)
     return (
         ip.is_loopback
         or ip.is_link_local
@@ -71,7 +71,7 @@ def is_restricted(address: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    return _plain_address(address).is_loopback
+    return _unwrap_address(address).is_loopback
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ class AddressPolicy:
         default="alerts.allowed_hosts", compare=False
     )  # setting to name in the error for a refused address
 
-    def names(self, host: str) -> bool:
-        return _canonical(host) in self._hosts
+    def is_allowed_host(self, host: str) -> bool:
+        return _canonicalise(host) in self._hosts
 
-    def allows(self, address: str) -> bool:
+    def is_allowed_address(self, address: str) -> bool:
         """Return True if connections to the address are allowed, whatever name resolved to it."""
-        ip = _plain_address(address)
+        ip = _unwrap_address(address)
         if is_public(address) or ip in self._addresses:
             return True
         if is_restricted(address):
@@ -102,12 +102,12 @@ class AddressPolicy:
 
     @cached_property
     def _hosts(self) -> frozenset[str]:
-        return frozenset(map(_canonical, self.allowed_hosts))
+        return frozenset(map(_canonicalise, self.allowed_hosts))
 
     @cached_property
     def _addresses(self) -> frozenset[Address]:
         singles = (each.network_address for each in self._networks if each.num_addresses == 1)
-        return frozenset(_plain_address(str(each)) for each in singles)
+        return frozenset(_unwrap_address(str(each)) for each in singles)
 
     @cached_property
     def _networks(self) -> tuple[Network, ...]:
@@ -120,7 +120,7 @@ PUBLIC_ONLY = AddressPolicy()
 def describe_danger(allowed_host: str) -> str | None:
     """Describe what an entry of `allowed_hosts` opens beyond one host or network of your own; None if nothing."""
     if not _is_network(allowed_host):
-        name = _canonical(allowed_host)
+        name = _canonicalise(allowed_host)
         if name == "localhost" or name.endswith(".localhost"):
             return "loopback"
         return "cloud metadata" if name in METADATA_NAMES else None
@@ -131,26 +131,28 @@ def describe_danger(allowed_host: str) -> str | None:
     address = str(network.network_address)
     if is_loopback(address):
         return "loopback"
-    if any(_plain_address(address) in each for each in METADATA):
+    if any(_unwrap_address(address) in each for each in METADATA):
         return "cloud metadata"
     return "a link-local, multicast or unspecified address" if is_restricted(address) else None
 
 
-def checked_address(host: str, port: int, policy: AddressPolicy) -> str:
+def resolve_address(host: str, port: int, policy: AddressPolicy) -> str:
     """Resolve a host and return an address to connect to. Raises AddressRefused, or OSError for an unknown name."""
-    return checked_addresses(host, port, policy)[0]
+    return resolve_addresses(host, port, policy)[0]
 
 
-def checked_addresses(host: str, port: int, policy: AddressPolicy) -> list[str]:
+def resolve_addresses(host: str, port: int, policy: AddressPolicy) -> list[str]:
     """Resolve a host and return all its addresses, in order of preference. Raises as `resolve_address` does."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = [str(each[4][0]) for each in found]
-    if not policy.names(host) and (refused := [each for each in addresses if not policy.allows(each)]):
-        raise AddressRefused(refusal(host, refused[0], policy))
+    if not policy.is_allowed_host(host) and (
+        refused := [each for each in addresses if not policy.is_allowed_address(each)]
+    ):
+        raise AddressRefused(describe_refusal(host, refused[0], policy))
     return addresses
 
 
-def refusal(host: str, address: str, policy: AddressPolicy) -> str:
+def describe_refusal(host: str, address: str, policy: AddressPolicy) -> str:
     kind = (
         "a loopback, link-local, multicast or cloud metadata address" if is_restricted(address) else "a private address"
     )
@@ -160,7 +162,7 @@ def refusal(host: str, address: str, policy: AddressPolicy) -> str:
     )
 
 
-def checked_url(url: str) -> str:
+def validate_url(url: str) -> str:
     """Return `url` if messages can be posted to it. Raises ValueError with the reason otherwise."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https"):
@@ -175,7 +177,7 @@ def checked_url(url: str) -> str:
     return url
 
 
-def _plain_address(address: str) -> Address:
+def _unwrap_address(address: str) -> Address:
     """Return the address without its zone; for an IPv4 address embedded in an IPv6 one, the IPv4 address."""
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv4Address):
@@ -185,7 +187,7 @@ def _plain_address(address: str) -> Address:
     return found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else found)
 
 
-def _canonical(host: str) -> str:
+def _canonicalise(host: str) -> str:
     try:
         return host_kind().parse(host.rstrip("."))
     except ValueError:

@@ -11,16 +11,16 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from headrace.errors import HeadraceError
-from headrace.webhook.guard import AddressPolicy, checked_address
+from headrace.webhook.guard import AddressPolicy, resolve_address
 
-MAX_ANSWER = 4096
+MAX_RESPONSE_BYTES = 4096
 
 
-class NotTaken(HeadraceError):
+class DeliveryFailed(HeadraceError):
     """The receiver did not accept the message."""
 
 
-class Rejected(NotTaken):
+class DeliveryRejected(DeliveryFailed):
     """The receiver rejected the message permanently: sending it again would fail in the same way."""
 
 
@@ -28,33 +28,33 @@ TEMPORARY = (408, 429)
 """Statuses between 400 and 499 after which the receiver may accept the same message later."""
 
 
-class _Pinned(http.client.HTTPConnection):
+class _PinnedConnection(http.client.HTTPConnection):
     """HTTP connection to a fixed address that keeps the host name for the Host header and the certificate check."""
 
     def __init__(self, host: str, port: int, address: str, timeout_s: float, context: ssl.SSLContext | None) -> None:
         super().__init__(host, port, timeout=timeout_s)
         self._address = address
         self._context = context
-        self._wire: socket.socket | None = (
+        self._socket: socket.socket | None = (
             None  # `sock` is cleared before the response is read if the receiver closes the connection
         )
-        self._is_late = False
+        self._is_aborted = False
         if context is not None:
             self.default_port = 443
 
     def connect(self) -> None:
-        self.sock = self._wire = socket.create_connection((self._address, self.port), self.timeout)
+        self.sock = self._socket = socket.create_connection((self._address, self.port), self.timeout)
         if self._context is not None:
-            self.sock = self._wire = self._context.wrap_socket(self.sock, server_hostname=self.host)
-        if self._is_late:  # aborted before the connection was open
+            self.sock = self._socket = self._context.wrap_socket(self.sock, server_hostname=self.host)
+        if self._is_aborted:  # aborted before the connection was open
             raise TimeoutError("timed out")
 
-    def cut(self) -> None:
+    def abort(self) -> None:
         """Abort the connection from another thread; pending reads and writes fail at once."""
-        self._is_late = True
-        if self._wire is not None:
+        self._is_aborted = True
+        if self._socket is not None:
             with suppress(OSError):
-                self._wire.shutdown(socket.SHUT_RDWR)
+                self._socket.shutdown(socket.SHUT_RDWR)
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float, policy: AddressPolicy) -> None:
@@ -65,26 +65,26 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float,
     context = ssl.create_default_context() if parts.scheme == "https" else None
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
-        address = checked_address(host, port, policy)
-        connection = _Pinned(host, port, address, timeout_s, context)
-        status, response_text = _exchange(connection, path, body, headers, timeout_s)
+        address = resolve_address(host, port, policy)
+        connection = _PinnedConnection(host, port, address, timeout_s, context)
+        status, response_text = _send_request(connection, path, body, headers, timeout_s)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise NotTaken(f"Delivery to {host} failed: {type(error).__name__}: {error}") from error
+        raise DeliveryFailed(f"Delivery to {host} failed: {type(error).__name__}: {error}") from error
     if 300 <= status < 400:
-        raise NotTaken(
+        raise DeliveryFailed(
             f"{host} responded with redirect {status}; redirects are not followed. Configure the final address."
         )
     if 400 <= status < 500 and status not in TEMPORARY:
-        raise Rejected(f"{host} responded with status {status}: {response_text[:200]!r}")
+        raise DeliveryRejected(f"{host} responded with status {status}: {response_text[:200]!r}")
     if not 200 <= status < 300:
-        raise NotTaken(f"{host} responded with status {status}: {response_text[:200]!r}")
+        raise DeliveryFailed(f"{host} responded with status {status}: {response_text[:200]!r}")
 
 
-def _exchange(
-    connection: _Pinned, path: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+def _send_request(
+    connection: _PinnedConnection, path: str, body: bytes, headers: Mapping[str, str], timeout_s: float
 ) -> tuple[int, str]:
     # A receiver that sends a byte now and then never exceeds the timeout of a single read.
-    limit = threading.Timer(timeout_s, connection.cut)
+    limit = threading.Timer(timeout_s, connection.abort)
     limit.daemon = True
     limit.start()
     try:
@@ -94,7 +94,7 @@ def _exchange(
         with suppress(
             OSError, http.client.HTTPException
         ):  # the status is enough to know whether the message was accepted
-            content = response.read(MAX_ANSWER)
+            content = response.read(MAX_RESPONSE_BYTES)
         return response.status, content.decode(errors="replace")
     finally:
         limit.cancel()

@@ -12,11 +12,19 @@ from typing import Annotated, Any, Literal, Protocol, TypeVar
 from fastapi import APIRouter, Depends, Query
 from pydantic import AwareDatetime
 
-from headrace.alerts import manual, records
+from headrace.alerts import operator_actions as manual
+from headrace.alerts import records
 from headrace.alerts.channels import make_channel
 from headrace.alerts.records import Channel, Incident, Silence
 from headrace.alerts.rules import RULE_FIELDS, InvalidRule, Rule, make_rule
-from headrace.api.alert_documents import (
+from headrace.api.access import Caller
+from headrace.api.audit import Auditor
+from headrace.api.auth import AccessLevel, AdminTenant, CurrentCaller, OperateTenant
+from headrace.api.environment_filter import EnvironmentFilterDep
+from headrace.api.pagination import MAX_PAGE, CursorCodec, CursorText
+from headrace.api.problems import RETRY_AFTER_S, Problem, make_problem_responses
+from headrace.api.raw_path import RawPathRoute
+from headrace.api.schemas.alerts import (
     ChannelChange,
     ChannelDocument,
     ChannelList,
@@ -33,54 +41,47 @@ from headrace.api.alert_documents import (
     SilenceDocument,
     SilenceList,
     Tested,
-    channel_shown,
-    incident_detail,
-    incident_shown,
-    made_channel,
-    rule_shown,
-    silence_shown,
+    present_channel,
+    present_created_channel,
+    present_incident,
+    present_incident_detail,
+    present_rule,
+    present_silence,
 )
-from headrace.api.audit import Auditor
-from headrace.api.auth import AdminTenant, Level, OperateTenant, SignedIn
-from headrace.api.callers import Caller
-from headrace.api.models import Name
-from headrace.api.pages import MAX_PAGE, Cursor, CursorText
-from headrace.api.problems import RETRY_AFTER_S, Problem, responses
-from headrace.api.segments import SegmentRoute
-from headrace.api.services import Services, services
-from headrace.api.within import Where
+from headrace.api.schemas.common import Name
+from headrace.api.services import Services, get_services
 from headrace.errors import HeadraceError, QuotaExceeded
 from headrace.model.names import EnvRef
-from headrace.postgres.connect import Connection, DuplicateKey, connection
+from headrace.postgres.connect import Connection, DuplicateKey, transaction
 from headrace.queue.quotas import count_refusal
 
-router = APIRouter(prefix="/api/v1/alerts", tags=["alerts"], route_class=SegmentRoute)
+router = APIRouter(prefix="/api/v1/alerts", tags=["alerts"], route_class=RawPathRoute)
 
-To = Annotated[Services, Depends(services)]
+ServicesDep = Annotated[Services, Depends(get_services)]
 
 MAX_SILENCE_S = 366 * 86_400
 TEST_WAIT_S = 10.0
 TEST_POLL_S = 0.2
-CURSOR: Cursor[tuple[datetime, str]] = Cursor(tuple[AwareDatetime, Name])
-CONFLICT = responses(409)
+CURSOR: CursorCodec[tuple[datetime, str]] = CursorCodec(tuple[AwareDatetime, Name])
+CONFLICT = make_problem_responses(409)
 
 
-class Placed(Protocol):
+class HasEnvironment(Protocol):
     """A row that belongs to an environment."""
 
     @property
     def environment(self) -> EnvRef: ...
 
 
-P = TypeVar("P", bound=Placed)
+P = TypeVar("P", bound=HasEnvironment)
 
 
 @contextmanager
-def _transaction(to: Services, adds_to: EnvRef | None = None) -> Generator[Connection]:
+def _transaction(services: Services, adds_to: EnvRef | None = None) -> Generator[Connection]:
     """Open a transaction and turn errors into problems: invalid rules into a 400, a concurrently created name into a
     409. Refusals by a quota of the environment `adds_to` are counted."""
     try:
-        with connection(to.postgres) as conn:
+        with transaction(services.postgres) as conn:
             yield conn
     except InvalidRule as error:
         raise Problem(400, str(error)) from error
@@ -89,15 +90,17 @@ def _transaction(to: Services, adds_to: EnvRef | None = None) -> Generator[Conne
     except QuotaExceeded as error:
         if adds_to is not None:
             with suppress(HeadraceError):
-                count_refusal(to.valkey, to.shards, adds_to, error.quota)
+                count_refusal(services.valkey, services.shards, adds_to, error.quota)
         raise
 
 
-def _reached(found: P | None, what: str, row_id: str, by: Caller, level: Level = Level.READ) -> P:
+def _require_visible(
+    found: P | None, what: str, row_id: str, caller: Caller, level: AccessLevel = AccessLevel.READ
+) -> P:
     """Return the row if it exists and is in the key's scope; otherwise raise the same 404 for both cases."""
-    if found is None or not by.sees(found.environment):
+    if found is None or not caller.can_see(found.environment):
         raise Problem(404, f"{what.capitalize()} {row_id[:128]!r} does not exist or is outside this key's scope.")
-    by.require(level)
+    caller.require(level)
     return found
 
 
@@ -105,64 +108,69 @@ def _reached(found: P | None, what: str, row_id: str, by: Caller, level: Level =
 
 
 @router.get("/rules")
-def list_rules(where: Where, to: To) -> RuleList:
+def list_rules(where: EnvironmentFilterDep, services: ServicesDep) -> RuleList:
     """List the rules in the key's scope."""
     if where.nothing:
         return RuleList(rules=[])
-    with _transaction(to) as conn:
-        return RuleList(rules=[rule_shown(rule) for rule in records.list_rules(conn, where.parts)])
+    with _transaction(services) as conn:
+        return RuleList(rules=[present_rule(rule) for rule in records.list_rules(conn, where.parts)])
 
 
-@router.post("/rules", status_code=201, responses=responses(409, 413))
-def add_rule(tenant: OperateTenant, to: To, auditor: Auditor, given: NewRule) -> RuleDocument:
+@router.post("/rules", status_code=201, responses=make_problem_responses(409, 413))
+def add_rule(tenant: OperateTenant, services: ServicesDep, auditor: Auditor, given: NewRule) -> RuleDocument:
     """Create a rule. Requires level operate."""
     fields = given.model_dump(exclude_none=True)
-    with auditor.record("alerts.rule.add", tenant, given.queue, rule=fields) as entry, _transaction(to, tenant) as conn:
-        rule = make_rule(records.new_id("rule"), tenant, fields)
+    with (
+        auditor.record("alerts.rule.add", tenant, given.queue, rule=fields) as entry,
+        _transaction(services, tenant) as conn,
+    ):
+        rule = make_rule(records.generate_id("rule"), tenant, fields)
         records.put_rule(conn, rule)
         entry.note(id=rule.id)
-    return rule_shown(rule)
+    return present_rule(rule)
 
 
 @router.get("/rules/{id}")
-def show_rule(id: Name, by: SignedIn, to: To) -> RuleDocument:
+def show_rule(id: Name, caller: CurrentCaller, services: ServicesDep) -> RuleDocument:
     """Get one rule."""
-    with _transaction(to) as conn:
-        return rule_shown(_reached(records.find_rule(conn, id), "rule", id, by))
+    with _transaction(services) as conn:
+        return present_rule(_require_visible(records.find_rule(conn, id), "rule", id, caller))
 
 
-@router.patch("/rules/{id}", responses=responses(409, 413))
-def change_rule(id: Name, by: SignedIn, to: To, auditor: Auditor, given: RuleChange) -> RuleDocument:
+@router.patch("/rules/{id}", responses=make_problem_responses(409, 413))
+def change_rule(
+    id: Name, caller: CurrentCaller, services: ServicesDep, auditor: Auditor, given: RuleChange
+) -> RuleDocument:
     """Change a rule. Open incidents stay open and are evaluated against the changed rule. Requires level operate."""
-    with _transaction(to) as conn:
-        found = _reached(records.find_rule(conn, id), "rule", id, by, Level.OPERATE)
+    with _transaction(services) as conn:
+        found = _require_visible(records.find_rule(conn, id), "rule", id, caller, AccessLevel.OPERATE)
     fields = given.model_dump(exclude_unset=True)
     with (
         auditor.record("alerts.rule.change", found.environment, found.queue, id=id, change=fields),
-        _transaction(to) as conn,
+        _transaction(services) as conn,
     ):
-        before = _reached(records.lock_rule(conn, id), "rule", id, by, Level.OPERATE)
-        rule = _changed(_without_gone(conn, before), fields)
+        before = _require_visible(records.lock_rule(conn, id), "rule", id, caller, AccessLevel.OPERATE)
+        rule = _apply_change(_drop_removed_channels(conn, before), fields)
         records.put_rule(conn, rule)
-    return rule_shown(rule)
+    return present_rule(rule)
 
 
 @router.delete("/rules/{id}", status_code=204)
-def remove_rule(id: Name, by: SignedIn, to: To, auditor: Auditor) -> None:
+def remove_rule(id: Name, caller: CurrentCaller, services: ServicesDep, auditor: Auditor) -> None:
     """Delete a rule. Its open incidents are resolved at the next evaluation. Requires level operate."""
-    with _transaction(to) as conn:
-        found = _reached(records.find_rule(conn, id), "rule", id, by, Level.OPERATE)
-    with auditor.record("alerts.rule.remove", found.environment, found.queue, id=id), _transaction(to) as conn:
+    with _transaction(services) as conn:
+        found = _require_visible(records.find_rule(conn, id), "rule", id, caller, AccessLevel.OPERATE)
+    with auditor.record("alerts.rule.remove", found.environment, found.queue, id=id), _transaction(services) as conn:
         records.remove_rule(conn, id)
 
 
-def _without_gone(conn: Connection, rule: Rule) -> Rule:
+def _drop_removed_channels(conn: Connection, rule: Rule) -> Rule:
     """Remove deleted channels from the rule, so that it can still be changed."""
     existing = {channel.id for channel in records.list_channels(conn, asdict(rule.environment))}
     return replace(rule, channels=tuple(channel for channel in rule.channels if channel in existing))
 
 
-def _changed(before: Rule, change: dict[str, Any]) -> Rule:
+def _apply_change(before: Rule, change: dict[str, Any]) -> Rule:
     """Apply a change. Null means unchanged, except for `queue`, where it means every queue."""
     kept = {key: value for key, value in asdict(before).items() if key in RULE_FIELDS}
     fields = {**kept, **{key: value for key, value in change.items() if value is not None or key == "queue"}}
@@ -175,78 +183,88 @@ def _changed(before: Rule, change: dict[str, Any]) -> Rule:
 
 
 @router.get("/channels")
-def list_channels(where: Where, to: To) -> ChannelList:
+def list_channels(where: EnvironmentFilterDep, services: ServicesDep) -> ChannelList:
     """List the channels in the key's scope, without secrets."""
     if where.nothing:
         return ChannelList(channels=[])
-    with _transaction(to) as conn:
-        return ChannelList(channels=[channel_shown(each) for each in records.list_channels(conn, where.parts)])
+    with _transaction(services) as conn:
+        return ChannelList(channels=[present_channel(each) for each in records.list_channels(conn, where.parts)])
 
 
-@router.post("/channels", status_code=201, responses=responses(409, 413))
-def add_channel(tenant: AdminTenant, by: SignedIn, to: To, auditor: Auditor, given: NewChannel) -> MadeChannel:
+@router.post("/channels", status_code=201, responses=make_problem_responses(409, 413))
+def add_channel(
+    tenant: AdminTenant, caller: CurrentCaller, services: ServicesDep, auditor: Auditor, given: NewChannel
+) -> MadeChannel:
     """Create a channel. Requires level admin; `health` requires a key with global scope."""
-    _refuse_health(bool(given.health), by)
+    _refuse_health(bool(given.health), caller)
     with (
         auditor.record("alerts.channel.add", tenant, name=given.name, type=given.type) as entry,
-        _transaction(to, tenant) as conn,
+        _transaction(services, tenant) as conn,
     ):
         fields = given.model_dump(exclude_none=True)
-        channel, secret = make_channel(records.new_id("channel"), tenant, fields, policy=to.channel_policy)
+        channel, secret = make_channel(records.generate_id("channel"), tenant, fields, policy=services.channel_policy)
         records.put_channel(conn, channel)
         entry.note(id=channel.id)
-    return made_channel(channel, secret)
+    return present_created_channel(channel, secret)
 
 
 @router.get("/channels/{id}")
-def show_channel(id: Name, by: SignedIn, to: To) -> ChannelDocument:
+def show_channel(id: Name, caller: CurrentCaller, services: ServicesDep) -> ChannelDocument:
     """Get one channel, without secrets."""
-    with _transaction(to) as conn:
-        return channel_shown(_channel(conn, id, by))
+    with _transaction(services) as conn:
+        return present_channel(_find_channel(conn, id, caller))
 
 
-@router.patch("/channels/{id}", responses=responses(409, 413))
-def change_channel(id: Name, by: SignedIn, to: To, auditor: Auditor, given: ChannelChange) -> MadeChannel:
+@router.patch("/channels/{id}", responses=make_problem_responses(409, 413))
+def change_channel(
+    id: Name, caller: CurrentCaller, services: ServicesDep, auditor: Auditor, given: ChannelChange
+) -> MadeChannel:
     """Change a channel and retry its undelivered messages at once. Requires level admin; a channel with `health`
     requires a key with global scope."""
-    with _transaction(to) as conn:
-        found = _channel(conn, id, by, Level.ADMIN)
-    _refuse_health(found.health or bool(given.health), by)
+    with _transaction(services) as conn:
+        found = _find_channel(conn, id, caller, AccessLevel.ADMIN)
+    _refuse_health(found.health or bool(given.health), caller)
     fields = given.model_dump(exclude_none=True)
     with (
         auditor.record("alerts.channel.change", found.environment, id=id, fields=sorted(fields)),
-        _transaction(to) as conn,
+        _transaction(services) as conn,
     ):
-        before = _reached(records.lock_channel(conn, id), "channel", id, by, Level.ADMIN)
-        _refuse_health(before.health, by)
-        channel, secret = make_channel(id, before.environment, fields, before, to.channel_policy)
+        before = _require_visible(records.lock_channel(conn, id), "channel", id, caller, AccessLevel.ADMIN)
+        _refuse_health(before.health, caller)
+        channel, secret = make_channel(id, before.environment, fields, before, services.channel_policy)
         records.put_channel(conn, channel)
-    return made_channel(channel, secret)
+    return present_created_channel(channel, secret)
 
 
 @router.delete("/channels/{id}", status_code=204)
-def remove_channel(id: Name, by: SignedIn, to: To, auditor: Auditor) -> None:
+def remove_channel(id: Name, caller: CurrentCaller, services: ServicesDep, auditor: Auditor) -> None:
     """Delete a channel and its undelivered messages. Requires level admin; a channel with `health` requires a key with
     global scope."""
-    with _transaction(to) as conn:
-        found = _channel(conn, id, by, Level.ADMIN)
-    _refuse_health(found.health, by)
-    with auditor.record("alerts.channel.remove", found.environment, id=id, name=found.name), _transaction(to) as conn:
+    with _transaction(services) as conn:
+        found = _find_channel(conn, id, caller, AccessLevel.ADMIN)
+    _refuse_health(found.health, caller)
+    with (
+        auditor.record("alerts.channel.remove", found.environment, id=id, name=found.name),
+        _transaction(services) as conn,
+    ):
         records.remove_channel(conn, id)
 
 
 @router.post("/channels/{id}/test")
-def try_channel(id: Name, by: SignedIn, to: To, auditor: Auditor) -> Tested:
+def try_channel(id: Name, caller: CurrentCaller, services: ServicesDep, auditor: Auditor) -> Tested:
     """Send a test message through the outbox and wait up to 10 s for the result. Requires level operate."""
-    with _transaction(to) as conn:
-        found = _channel(conn, id, by, Level.OPERATE)
-    with _test_slot(to, found.environment), auditor.record("alerts.channel.test", found.environment, id=id) as entry:
-        with _transaction(to) as conn:
+    with _transaction(services) as conn:
+        found = _find_channel(conn, id, caller, AccessLevel.OPERATE)
+    with (
+        _test_slot(services, found.environment),
+        auditor.record("alerts.channel.test", found.environment, id=id) as entry,
+    ):
+        with _transaction(services) as conn:
             message_id = manual.add_test_message(conn, found)
         deadline = time.monotonic() + TEST_WAIT_S
         while True:
-            with _transaction(to) as conn:
-                delivered, error = manual.message_fate(conn, message_id)
+            with _transaction(services) as conn:
+                delivered, error = manual.read_message_result(conn, message_id)
             if delivered or error is not None or time.monotonic() > deadline:
                 break
             time.sleep(TEST_POLL_S)
@@ -256,45 +274,47 @@ def try_channel(id: Name, by: SignedIn, to: To, auditor: Auditor) -> Tested:
     return Tested(id=message_id, delivered=delivered, error=error)
 
 
-def _refuse_health(is_health: bool, by: Caller) -> None:
+def _refuse_health(is_health: bool, caller: Caller) -> None:
     """Raise a 403 for channels with `health` unless the key has global scope: their messages name tenants."""
-    if is_health and not by.scope.is_everything:
+    if is_health and not caller.scope.is_global:
         raise Problem(
             403,
             "Channels with health receive incidents of all tenants, so changing them requires a key with global scope. "
-            f"Key {by.name!r} covers {by.scope}. Nothing was changed.",
+            f"Key {caller.name!r} covers {caller.scope}. Nothing was changed.",
         )
 
 
 @contextmanager
-def _test_slot(to: Services, env: EnvRef) -> Generator[None]:
-    if not to.channel_tests.take(env):
+def _test_slot(services: Services, env: EnvRef) -> Generator[None]:
+    if not services.channel_test_slots.acquire(env):
         detail = "The maximum number of channel tests is running. Nothing was sent; retry shortly."
         raise Problem(429, detail, {"Retry-After": str(RETRY_AFTER_S)})
     try:
         yield
     finally:
-        to.channel_tests.release(env)
+        services.channel_test_slots.release(env)
 
 
-def _channel(conn: Connection, id: str, by: Caller, level: Level = Level.READ) -> Channel:
-    return _reached(records.find_channel(conn, id), "channel", id, by, level)
+def _find_channel(conn: Connection, id: str, caller: Caller, level: AccessLevel = AccessLevel.READ) -> Channel:
+    return _require_visible(records.find_channel(conn, id), "channel", id, caller, level)
 
 
 # --- Silences --------------------------------------------------------------------------------------
 
 
 @router.get("/silences")
-def list_silences(where: Where, to: To) -> SilenceList:
+def list_silences(where: EnvironmentFilterDep, services: ServicesDep) -> SilenceList:
     """List the silences in the key's scope that have not ended."""
     if where.nothing:
         return SilenceList(silences=[])
-    with _transaction(to) as conn:
-        return SilenceList(silences=[silence_shown(each) for each in records.list_silences(conn, where.parts)])
+    with _transaction(services) as conn:
+        return SilenceList(silences=[present_silence(each) for each in records.list_silences(conn, where.parts)])
 
 
-@router.post("/silences", status_code=201, responses=responses(413))
-def add_silence(tenant: OperateTenant, by: SignedIn, to: To, auditor: Auditor, given: NewSilence) -> SilenceDocument:
+@router.post("/silences", status_code=201, responses=make_problem_responses(413))
+def add_silence(
+    tenant: OperateTenant, caller: CurrentCaller, services: ServicesDep, auditor: Auditor, given: NewSilence
+) -> SilenceDocument:
     """Create a silence. Incidents that start while it lasts send no messages; those still open when it ends are
     announced then. Requires level operate."""
     now = datetime.now(UTC)
@@ -305,25 +325,28 @@ def add_silence(tenant: OperateTenant, by: SignedIn, to: To, auditor: Auditor, g
         raise Problem(400, "starts_at must not be more than a year ago. Nothing was changed.")
     reason = given.reason.replace("\0", "")  # PostgreSQL cannot store NUL, nor can the audit log
     fields = {**given.model_dump(mode="json", exclude_none=True), "reason": reason}
-    with auditor.record("alerts.silence.add", tenant, given.queue, silence=fields) as entry, _transaction(to) as conn:
+    with (
+        auditor.record("alerts.silence.add", tenant, given.queue, silence=fields) as entry,
+        _transaction(services) as conn,
+    ):
         if given.rule_id is not None:
-            rule = _reached(records.find_rule(conn, given.rule_id), "rule", given.rule_id, by)
+            rule = _require_visible(records.find_rule(conn, given.rule_id), "rule", given.rule_id, caller)
             if rule.environment != tenant:
                 raise Problem(400, "rule_id: the rule belongs to another environment. Nothing was changed.")
         where = (tenant.org, tenant.project, tenant.env)
         what = (given.rule_id, given.queue, reason)
-        silence = Silence(records.new_id("silence"), *where, *what, by.name, starts_at, given.ends_at)
+        silence = Silence(records.generate_id("silence"), *where, *what, caller.name, starts_at, given.ends_at)
         records.add_silence(conn, silence)
         entry.note(id=silence.id)
-    return silence_shown(silence)
+    return present_silence(silence)
 
 
 @router.delete("/silences/{id}", status_code=204)
-def end_silence(id: Name, by: SignedIn, to: To, auditor: Auditor) -> None:
+def end_silence(id: Name, caller: CurrentCaller, services: ServicesDep, auditor: Auditor) -> None:
     """End a silence now. Requires level operate."""
-    with _transaction(to) as conn:
-        found = _reached(records.find_silence(conn, id), "silence", id, by, Level.OPERATE)
-    with auditor.record("alerts.silence.end", found.environment, found.queue, id=id), _transaction(to) as conn:
+    with _transaction(services) as conn:
+        found = _require_visible(records.find_silence(conn, id), "silence", id, caller, AccessLevel.OPERATE)
+    with auditor.record("alerts.silence.end", found.environment, found.queue, id=id), _transaction(services) as conn:
         records.end_silence(conn, id)
 
 
@@ -332,8 +355,8 @@ def end_silence(id: Name, by: SignedIn, to: To, auditor: Auditor) -> None:
 
 @router.get("/incidents")
 def list_incidents(
-    where: Where,
-    to: To,
+    where: EnvironmentFilterDep,
+    services: ServicesDep,
     state: Annotated[
         Literal["open", "resolved"] | None, Query(description="Only incidents in this state; default: all.")
     ] = None,
@@ -342,59 +365,63 @@ def list_incidents(
 ) -> IncidentList:
     """List incidents in the key's scope, newest first. Incidents about Headrace's own health are visible only to keys
     with global scope."""
-    before = CURSOR.place("incidents", cursor)
+    before = CURSOR.decode("incidents", cursor)
     if where.nothing:
         return IncidentList(incidents=[], next=None)
     is_open = None if state is None else state == "open"
-    with _transaction(to) as conn:
+    with _transaction(services) as conn:
         found = records.list_incidents(conn, where.parts, is_open=is_open, before=before, limit=limit + 1)
     page = found[:limit]
-    more = CURSOR.text("incidents", (page[-1].fired_at, page[-1].id)) if len(found) > limit else None
-    shown = [IncidentDocument.model_validate(incident_shown(each)) for each in page]
+    more = CURSOR.encode("incidents", (page[-1].fired_at, page[-1].id)) if len(found) > limit else None
+    shown = [IncidentDocument.model_validate(present_incident(each)) for each in page]
     return IncidentList(incidents=shown, next=more)
 
 
 @router.get("/incidents/{id}")
-def show_incident(id: Name, by: SignedIn, to: To) -> IncidentDetail:
+def show_incident(id: Name, caller: CurrentCaller, services: ServicesDep) -> IncidentDetail:
     """Get one incident with its state transitions and deliveries."""
-    with _transaction(to) as conn:
-        return _detail(conn, _incident(conn, id, by))
+    with _transaction(services) as conn:
+        return _load_detail(conn, _find_incident(conn, id, caller))
 
 
 @router.post("/incidents/{id}/acknowledge", responses=CONFLICT)
-def acknowledge_incident(id: Name, by: SignedIn, to: To, auditor: Auditor) -> IncidentDetail:
+def acknowledge_incident(id: Name, caller: CurrentCaller, services: ServicesDep, auditor: Auditor) -> IncidentDetail:
     """Acknowledge an incident. Requires level operate."""
-    with _transaction(to) as conn:
-        found = _incident(conn, id, by, Level.OPERATE)
-    with auditor.record("alerts.acknowledge", _tenant(found), found.queue, id=id), _transaction(to) as conn:
-        if not records.acknowledge(conn, id, by.name):
+    with _transaction(services) as conn:
+        found = _find_incident(conn, id, caller, AccessLevel.OPERATE)
+    with (
+        auditor.record("alerts.acknowledge", _get_audit_environment(found), found.queue, id=id),
+        _transaction(services) as conn,
+    ):
+        if not records.acknowledge(conn, id, caller.name):
             raise Problem(409, "The incident is already acknowledged or resolved. Nothing was changed.")
-        return _detail(conn, _incident(conn, id, by))
+        return _load_detail(conn, _find_incident(conn, id, caller))
 
 
 @router.post("/incidents/{id}/resolve", responses=CONFLICT)
-def resolve_incident(id: Name, by: SignedIn, to: To, auditor: Auditor) -> IncidentDetail:
+def resolve_incident(id: Name, caller: CurrentCaller, services: ServicesDep, auditor: Auditor) -> IncidentDetail:
     """Resolve an incident regardless of current values. If the condition still holds, the rule fires again after its
     cooldown. Requires level operate."""
-    with _transaction(to) as conn:
-        found = _incident(conn, id, by, Level.OPERATE)
-    with auditor.record("alerts.resolve", _tenant(found), found.queue, id=id), _transaction(to) as conn:
-        if not manual.resolve_incident(conn, found, by.name, to.now_ms()):
+    with _transaction(services) as conn:
+        found = _find_incident(conn, id, caller, AccessLevel.OPERATE)
+    with (
+        auditor.record("alerts.resolve", _get_audit_environment(found), found.queue, id=id),
+        _transaction(services) as conn,
+    ):
+        if not manual.resolve_incident(conn, found, caller.name, services.now_ms()):
             raise Problem(409, "The incident is already resolved. Nothing was changed.")
-        return _detail(conn, _incident(conn, id, by))
+        return _load_detail(conn, _find_incident(conn, id, caller))
 
 
-def _incident(conn: Connection, id: str, by: Caller, level: Level = Level.READ) -> Incident:
-    return _reached(records.find_incident(conn, id), "incident", id, by, level)
+def _find_incident(conn: Connection, id: str, caller: Caller, level: AccessLevel = AccessLevel.READ) -> Incident:
+    return _require_visible(records.find_incident(conn, id), "incident", id, caller, level)
 
 
-def _detail(conn: Connection, incident: Incident) -> IncidentDetail:
-    transitions, deliveries = (
-        read(conn, incident.id) for read in (records.incident_transitions, records.incident_deliveries)
-    )
-    return incident_detail(incident, transitions, deliveries)
+def _load_detail(conn: Connection, incident: Incident) -> IncidentDetail:
+    transitions, deliveries = (read(conn, incident.id) for read in (records.list_transitions, records.list_deliveries))
+    return present_incident_detail(incident, transitions, deliveries)
 
 
-def _tenant(incident: Incident) -> EnvRef | None:
+def _get_audit_environment(incident: Incident) -> EnvRef | None:
     """Return the environment for the audit log; None for incidents about Headrace's own health."""
     return incident.environment if incident.org else None

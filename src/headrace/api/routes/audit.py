@@ -8,10 +8,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 
 from headrace.api import audit
-from headrace.api.auth import Level, SignedIn
-from headrace.api.services import Services, services
-from headrace.history.presenter import iso
-from headrace.postgres.connect import connection
+from headrace.api.auth import AccessLevel, CurrentCaller
+from headrace.api.services import Services, get_services
+from headrace.history.presenter import format_iso_ms
+from headrace.postgres.connect import transaction
 
 router = APIRouter(prefix="/api/v1")
 
@@ -20,19 +20,19 @@ MAX_PAGE = 500
 
 @router.get("/audit")
 def list_audit(
-    by: SignedIn,
-    to: Annotated[Services, Depends(services)],
+    caller: CurrentCaller,
+    services: Annotated[Services, Depends(get_services)],
     before: Annotated[int | None, Query(ge=1, le=2**63 - 1, description="`next` of the previous page.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
 ) -> dict[str, Any]:
     """List the audit log entries in the key's scope, newest first. Requires level admin."""
-    by.require(Level.ADMIN)
-    with connection(to.postgres) as conn:
-        lines = audit.page(conn, by.scope, before, limit + 1)
+    caller.require(AccessLevel.ADMIN)
+    with transaction(services.postgres) as conn:
+        lines = audit.list_entries(conn, caller.scope, before, limit + 1)
     page = lines[:limit]
     more = page[-1].id if len(lines) > limit else None
-    return {"entries": [_shown(line) for line in page], "next": more}
+    return {"entries": [_present_entry(line) for line in page], "next": more}
 
 
-def _shown(line: audit.Line) -> dict[str, Any]:
-    return {**asdict(line), "at": iso(int(line.at.timestamp() * 1000))}
+def _present_entry(line: audit.AuditEntry) -> dict[str, Any]:
+    return {**asdict(line), "at": format_iso_ms(int(line.at.timestamp() * 1000))}

@@ -7,92 +7,94 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from pydantic import Field
 
-from headrace.api.auth import SignedIn
-from headrace.api.autoscale_documents import (
+from headrace.api.access import Caller
+from headrace.api.auth import CurrentCaller
+from headrace.api.environment_filter import EnvironmentFilter, EnvironmentFilterDep, narrow_to_scope
+from headrace.api.pagination import MAX_PAGE, CursorCodec, CursorText
+from headrace.api.problems import RETRY_AFTER_S, Problem
+from headrace.api.raw_path import RawPathRoute
+from headrace.api.schemas.autoscale import (
     DecisionList,
     KedaValue,
     WorkerTypeList,
-    decision_shown,
-    keda_value,
-    type_shown,
+    present_decision,
+    present_keda_value,
+    present_worker_type,
 )
-from headrace.api.callers import Caller
-from headrace.api.models import Name
-from headrace.api.pages import MAX_PAGE, Cursor, CursorText
-from headrace.api.problems import RETRY_AFTER_S, Problem
-from headrace.api.segments import SegmentRoute
-from headrace.api.services import Services, services
-from headrace.api.within import Where, Within, narrowed
+from headrace.api.schemas.common import Name
+from headrace.api.services import Services, get_services
 from headrace.autoscale import records
-from headrace.autoscale.records import KnownType
-from headrace.postgres.connect import Connection, connection
+from headrace.autoscale.records import StoredWorkerType
+from headrace.postgres.connect import Connection, transaction
 
-router = APIRouter(prefix="/api/v1/autoscale", tags=["autoscale"], route_class=SegmentRoute)
+router = APIRouter(prefix="/api/v1/autoscale", tags=["autoscale"], route_class=RawPathRoute)
 
-To = Annotated[Services, Depends(services)]
-CURSOR: Cursor[int] = Cursor(Annotated[int, Field(ge=0, lt=2**63)])
+ServicesDep = Annotated[Services, Depends(get_services)]
+CURSOR: CursorCodec[int] = CursorCodec(Annotated[int, Field(ge=0, lt=2**63)])
 
 
 @router.get("")
-def list_types(where: Where, to: To) -> WorkerTypeList:
+def list_types(where: EnvironmentFilterDep, services: ServicesDep) -> WorkerTypeList:
     """List worker types in the key's scope: running and wanted workers, and why. A type that covers several
     environments is visible only to keys that cover all of them."""
     if where.nothing:
         return WorkerTypeList(types=[])
-    with connection(to.postgres) as conn:
-        return WorkerTypeList(types=[type_shown(each) for each in records.list_types(conn) if _is_within(each, where)])
+    with transaction(services.postgres) as conn:
+        return WorkerTypeList(
+            types=[present_worker_type(each) for each in records.list_types(conn) if _is_within(each, where)]
+        )
 
 
 @router.get("/{id}/decisions")
 def list_decisions(
     id: Name,
-    by: SignedIn,
-    to: To,
+    caller: CurrentCaller,
+    services: ServicesDep,
     changes: Annotated[bool, Query(description="Omit `hold` decisions.")] = False,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Decisions per page.")] = 100,
     cursor: CursorText = None,
 ) -> DecisionList:
     """List the decisions for a worker type, newest first, with their inputs."""
     order = f"decisions of {id}" + (" that changed something" if changes else "")
-    before = CURSOR.place(order, cursor)
-    with connection(to.postgres) as conn:
-        known = _reached(conn, id, by)
-        found = records.list_decisions(conn, id, of=known, before=before, changes=changes, limit=limit + 1)
+    before = CURSOR.decode(order, cursor)
+    with transaction(services.postgres) as conn:
+        known = _require_visible(conn, id, caller)
+        found = records.list_decisions(conn, id, stored_type=known, before=before, changes=changes, limit=limit + 1)
     page = found[:limit]
-    more = CURSOR.text(order, page[-1].id) if len(found) > limit else None
-    return DecisionList(decisions=[decision_shown(each) for each in page], next=more)
+    more = CURSOR.encode(order, page[-1].id) if len(found) > limit else None
+    return DecisionList(decisions=[present_decision(each) for each in page], next=more)
 
 
 @router.get("/{id}/keda")
-def show_keda_value(id: Name, by: SignedIn, to: To) -> KedaValue:
+def show_keda_value(id: Name, caller: CurrentCaller, services: ServicesDep) -> KedaValue:
     """Wanted number of workers of a type, for KEDA's metrics-api scaler. Answers 503 instead of a number if it is
     unknown, so that KEDA keeps the current replicas."""
-    with connection(to.postgres) as conn:
-        known = _reached(conn, id, by)
+    with transaction(services.postgres) as conn:
+        known = _require_visible(conn, id, caller)
     if not known.fresh:
-        raise _not_known(
+        raise _make_unknown_problem(
             f"The last decision for {id!r} is stale: check that `headrace autoscale run` and its servers are running."
         )
     if not known.worker.enabled:
-        raise _not_known(f"Worker type {id!r} is disabled.")
+        raise _make_unknown_problem(f"Worker type {id!r} is disabled.")
     if not known.known:
-        raise _not_known(f"The wanted number of workers is unknown: {known.sentence}.")
-    return keda_value(known)
+        raise _make_unknown_problem(f"The wanted number of workers is unknown: {known.sentence}.")
+    return present_keda_value(known)
 
 
-def _not_known(detail: str) -> Problem:
+def _make_unknown_problem(detail: str) -> Problem:
     return Problem(503, f"{detail} Keep the current number.", {"Retry-After": str(RETRY_AFTER_S)})
 
 
-def _reached(conn: Connection, name: str, by: Caller) -> KnownType:
+def _require_visible(conn: Connection, name: str, caller: Caller) -> StoredWorkerType:
     """Return the worker type if it exists and is in the key's scope; otherwise raise the same 404 for both cases."""
     stored = records.find_type(conn, name)
-    if stored is None or not _is_within(stored, narrowed(by.scope, Within())):
+    if stored is None or not _is_within(stored, narrow_to_scope(caller.scope, EnvironmentFilter())):
         raise Problem(404, f"Worker type {name[:128]!r} does not exist or is outside this key's scope.")
     return stored
 
 
-def _is_within(known: KnownType, where: Within) -> bool:
+def _is_within(known: StoredWorkerType, where: EnvironmentFilter) -> bool:
     """Return True if the filter covers all environments of the type."""
     own = (known.org, known.project, known.env)
     return all(wanted in (None, part) for wanted, part in zip(where.parts.values(), own, strict=True))

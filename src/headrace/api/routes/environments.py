@@ -8,45 +8,47 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from headrace.api.environment_filter import EnvironmentFilterDep
 from headrace.api.operating import Op
-from headrace.api.pages import MAX_PAGE, Cursor, CursorText, page_of
-from headrace.api.queue_documents import Environment, EnvironmentList, utilization_pct
-from headrace.api.within import Where
-from headrace.history.presenter import iso
+from headrace.api.pagination import MAX_PAGE, CursorCodec, CursorText, paginate
+from headrace.api.schemas.queues import Environment, EnvironmentList, compute_utilization_pct
+from headrace.history.presenter import format_iso_ms
 from headrace.model.names import EnvRef
 from headrace.queue.state import EnvLimits, QueueState, read_limits
 
 router = APIRouter(prefix="/api/v1", tags=["environments"])
 
-CURSOR: Cursor[tuple[str, str, str]] = Cursor(tuple[str, str, str])
+CURSOR: CursorCodec[tuple[str, str, str]] = CursorCodec(tuple[str, str, str])
 
 
 @router.get("/environments")
 def list_environments(
-    where: Where,
+    where: EnvironmentFilterDep,
     op: Op,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Environments per page.")] = MAX_PAGE,
     cursor: CursorText = None,
 ) -> EnvironmentList:
     """List environments in the key's scope that ever had a queue, with current totals. Reads Valkey only."""
-    after = CURSOR.place("environments", cursor)
+    after = CURSOR.decode("environments", cursor)
     now_ms = op.to.now_ms()
-    by_env = {env: list(states) for env, states in groupby(op.states(where), lambda state: state.ref.environment)}
-    page, more = page_of(list(by_env), _names, after, limit)
+    by_env = {env: list(states) for env, states in groupby(op.list_states(where), lambda state: state.ref.environment)}
+    page, more = paginate(list(by_env), _make_sort_key, after, limit)
     limits = read_limits(op.to.valkey, op.to.shards, page)
     return EnvironmentList(
-        environments=[_total(env, by_env[env], found, now_ms) for env, found in zip(page, limits, strict=True)],
+        environments=[
+            _sum_environment(env, by_env[env], found, now_ms) for env, found in zip(page, limits, strict=True)
+        ],
         total=len(by_env),
-        next=CURSOR.text("environments", _names(page[-1])) if more else None,
-        timestamp=iso(now_ms),
+        next=CURSOR.encode("environments", _make_sort_key(page[-1])) if more else None,
+        timestamp=format_iso_ms(now_ms),
     )
 
 
-def _names(env: EnvRef) -> tuple[str, str, str]:
+def _make_sort_key(env: EnvRef) -> tuple[str, str, str]:
     return env.org, env.project, env.env
 
 
-def _total(env: EnvRef, states: Sequence[QueueState], limits: EnvLimits, now_ms: int) -> Environment:
+def _sum_environment(env: EnvRef, states: Sequence[QueueState], limits: EnvLimits, now_ms: int) -> Environment:
     oldest_ms = min((state.oldest_ms for state in states if state.oldest_ms is not None), default=None)
     running = sum(state.running for state in states)
     return Environment(
@@ -63,7 +65,7 @@ def _total(env: EnvRef, states: Sequence[QueueState], limits: EnvLimits, now_ms:
         running=running,
         dead=sum(state.dead for state in states),
         bytes=sum(state.bytes for state in states),
-        utilization_pct=utilization_pct(running, limits.limit),
-        oldest_at=None if oldest_ms is None else iso(oldest_ms),
+        utilization_pct=compute_utilization_pct(running, limits.limit),
+        oldest_at=None if oldest_ms is None else format_iso_ms(oldest_ms),
         oldest_age_ms=None if oldest_ms is None else max(0, now_ms - oldest_ms),
     )

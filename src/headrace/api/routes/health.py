@@ -10,25 +10,25 @@ from fastapi.responses import JSONResponse
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder, gzip_accepted
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE_OPENMETRICS
 
-from headrace.api.auth import CHALLENGE, Caller, maybe_caller
-from headrace.api.instruments import Instruments
+from headrace.api.auth import CHALLENGE, Caller, get_optional_caller
+from headrace.api.metrics import ApiMetrics
 from headrace.api.problems import RETRY_AFTER_S, Problem
-from headrace.api.readiness import Answer
-from headrace.api.services import Services, services
+from headrace.api.readiness import ProbeResult
+from headrace.api.services import Services, get_services
+from headrace.runtime.access import is_direct_loopback
 from headrace.settings import ApiSettings
-from headrace.vitals.access import is_direct_loopback
 
 router = APIRouter(include_in_schema=False)
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 VARY = "Accept, Accept-Encoding, Authorization, Cookie"
-STRANGER = (
+KEY_REQUIRED = (
     "/metrics requires an API key, except for direct requests from this machine to a loopback address: send "
     "`Authorization: Bearer hr_…`."
 )
 
-To = Annotated[Services, Depends(services)]
-Somebody = Annotated[Caller | None, Depends(maybe_caller)]
+ServicesDep = Annotated[Services, Depends(get_services)]
+OptionalCaller = Annotated[Caller | None, Depends(get_optional_caller)]
 
 
 @router.get("/healthz")
@@ -38,34 +38,36 @@ async def healthz() -> dict[str, str]:
 
 
 @router.get("/readyz")
-async def readyz(to: To, by: Somebody) -> JSONResponse:
+async def readyz(services: ServicesDep, caller: OptionalCaller) -> JSONResponse:
     """Report whether all servers answer; with a valid key also the state of each."""
-    results = await to.readiness.look()
+    results = await services.readiness.check()
     ready = all(result.up for result in results.values())
     body: dict[str, Any] = {"status": "ready" if ready else "not ready"}
-    if by is not None:
-        body["servers"] = _told(results)
+    if caller is not None:
+        body["servers"] = _present_probes(results)
     return JSONResponse(body, 200 if ready else 503, None if ready else {"Retry-After": str(RETRY_AFTER_S)})
 
 
 @router.get("/metrics")
-def metrics(request: Request, to: To, by: Somebody) -> Response:
+def metrics(request: Request, services: ServicesDep, caller: OptionalCaller) -> Response:
     """Serve Prometheus metrics: the queues in the key's scope from the newest snapshot, and for keys with global scope
     and direct requests from this machine also the metrics of this process."""
-    if not is_served(to.settings):
+    if not is_metrics_enabled(services.settings):
         raise Problem(404, "Not Found")
-    if by is not None:
-        request.state.rate = spent = to.rates.spend(by.key_id)
-        spent.refuse_excess(f"key {by.name!r}")
+    if caller is not None:
+        request.state.rate = spent = services.request_limits.take(caller.key_id)
+        spent.raise_if_exceeded(f"key {caller.name!r}")
     elif not _is_direct(request):
-        raise Problem(401, STRANGER, {"WWW-Authenticate": CHALLENGE})
+        raise Problem(401, KEY_REQUIRED, {"WWW-Authenticate": CHALLENGE})
     openmetrics = _wants_openmetrics(request.headers.get("accept", ""))
     gzip = gzip_accepted(request.headers.get("accept-encoding", ""))
-    instruments: Instruments = request.app.state.instruments
-    if by is None or by.scope.is_everything:
-        body = to.snapshots.body(lambda: instruments.page(openmetrics), openmetrics=openmetrics, gzip=gzip)
+    instruments: ApiMetrics = request.app.state.instruments
+    if caller is None or caller.scope.is_global:
+        body = services.snapshot_reader.render_body(
+            lambda: instruments.render_page(openmetrics), openmetrics=openmetrics, gzip=gzip
+        )
     else:
-        body = to.snapshots.body_within(by.scope.labels, openmetrics=openmetrics, gzip=gzip)
+        body = services.snapshot_reader.render_filtered_body(caller.scope.labels, openmetrics=openmetrics, gzip=gzip)
     headers = {
         "Vary": VARY,
         **({"Content-Encoding": "gzip"} if gzip else {}),
@@ -80,7 +82,7 @@ def _wants_openmetrics(accept: str) -> bool:
         return False
 
 
-def is_served(settings: ApiSettings) -> bool:
+def is_metrics_enabled(settings: ApiSettings) -> bool:
     """Return whether /metrics is enabled: `api.metrics` if set, otherwise only when the server binds loopback."""
     return settings.host in LOOPBACK if settings.metrics is None else settings.metrics
 
@@ -92,7 +94,7 @@ def _is_direct(request: Request) -> bool:
     return is_direct_loopback(peer, request.headers.getlist("host"), request.headers.keys())
 
 
-def _told(results: Mapping[str, Answer]) -> dict[str, Any]:
+def _present_probes(results: Mapping[str, ProbeResult]) -> dict[str, Any]:
     return {
         name: {"status": "up" if result.up else "down", "latency_ms": result.latency_ms}
         for name, result in results.items()

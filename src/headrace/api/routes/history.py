@@ -7,27 +7,27 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
-from headrace.api.asking import asked
-from headrace.api.auth import Part, ReadTenant, SignedIn
-from headrace.api.callers import Caller
-from headrace.api.history_documents import EnvironmentHistory, QueueHistory, TopQueues
+from headrace.api.access import Caller
+from headrace.api.auth import CurrentCaller, ReadTenant, TenantName
+from headrace.api.history_queries import run_history_query
 from headrace.api.problems import Problem
-from headrace.api.segments import SegmentRoute
-from headrace.api.services import Services, services
+from headrace.api.raw_path import RawPathRoute
+from headrace.api.schemas.history import EnvironmentHistory, QueueHistory, TopQueues
+from headrace.api.services import Services, get_services
 from headrace.history.presenter import present_environment, present_queue, present_top
-from headrace.history.reader import environment_history, queue_history, top_queues
-from headrace.history.routing import DEFAULT_PERIOD, Window, ranking_window, window_of
+from headrace.history.reader import read_environment_history, read_queue_history, read_top_queues
+from headrace.history.routing import DEFAULT_PERIOD, QueryWindow, resolve_ranking_window, resolve_window
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.validate import check_queue
-from headrace.warehouse.reads import Reads
+from headrace.warehouse.query_runner import QueryRunner
 
-router = APIRouter(prefix="/api/v1", tags=["history"], route_class=SegmentRoute)
+router = APIRouter(prefix="/api/v1", tags=["history"], route_class=RawPathRoute)
 
 MAX_TOP = 100
 
-To = Annotated[Services, Depends(services)]
+ServicesDep = Annotated[Services, Depends(get_services)]
 
-Metric = Literal[
+RankingMetric = Literal[
     "depth",
     "max_depth",
     "oldest",
@@ -53,8 +53,8 @@ PERIOD = (
 )
 
 
-async def _window(
-    to: To,
+async def _parse_window(
+    services: ServicesDep,
     period: Annotated[str | None, Query(description=PERIOD, examples=["30m", "24h", "7d"])] = None,
     start: Annotated[
         str | None,
@@ -70,78 +70,82 @@ async def _window(
         str | None,
         Query(description="Length of a point, a multiple of 5s (default: chosen from the period).", examples=["1m"]),
     ] = None,
-) -> Window:
-    return window_of(to.now_ms(), period, start, end, resolution)
+) -> QueryWindow:
+    return resolve_window(services.now_ms(), period, start, end, resolution)
 
 
-Asked = Annotated[Window, Depends(_window)]
+WindowQuery = Annotated[QueryWindow, Depends(_parse_window)]
 
 
-async def _environment(
-    by: SignedIn,
+async def _resolve_environment(
+    caller: CurrentCaller,
     environment: Annotated[str, Path(description="Name of the environment, percent-encoded, including `/`.")],
-    org: Part = None,
-    project: Part = None,
+    org: TenantName = None,
+    project: TenantName = None,
 ) -> EnvRef:
-    return by.tenant(org, project, environment)
+    return caller.resolve_environment(org, project, environment)
 
 
-Environment = Annotated[EnvRef, Depends(_environment)]
+PathEnvironment = Annotated[EnvRef, Depends(_resolve_environment)]
 
 
 @router.get("/queues/{queue}/metrics", response_model=QueueHistory)
 async def queue_metrics(
-    request: Request, queue: str, tenant: ReadTenant, by: SignedIn, window: Asked, to: To
+    request: Request, queue: str, tenant: ReadTenant, caller: CurrentCaller, window: WindowQuery, services: ServicesDep
 ) -> Response:
     """Get the history of one queue: one point per step without gaps, and a summary of the whole range."""
     ref = QueueRef(tenant.org, tenant.project, tenant.env, queue)
     check_queue(ref)
 
-    def answer(reads: Reads) -> bytes:
-        history = queue_history(reads, ref, window, to.now_ms())
+    def answer(reads: QueryRunner) -> bytes:
+        history = read_queue_history(reads, ref, window, services.now_ms())
         if history is None:
-            raise Problem(404, f"No history for queue {queue!r} in {_place(tenant)}.")
+            raise Problem(404, f"No history for queue {queue!r} in {_format_env(tenant)}.")
         return present_queue(queue, history)
 
-    return await _answered(request, to, by, answer)
+    return await _respond(request, services, caller, answer)
 
 
 @router.get("/environments/{environment}/queue-metrics", response_model=EnvironmentHistory)
-async def environment_metrics(request: Request, tenant: Environment, by: SignedIn, window: Asked, to: To) -> Response:
+async def environment_metrics(
+    request: Request, tenant: PathEnvironment, caller: CurrentCaller, window: WindowQuery, services: ServicesDep
+) -> Response:
     """Get the history of all queues of an environment together, in the same format as for one queue."""
 
-    def answer(reads: Reads) -> bytes:
-        history = environment_history(reads, tenant, window, to.now_ms())
+    def answer(reads: QueryRunner) -> bytes:
+        history = read_environment_history(reads, tenant, window, services.now_ms())
         if history is None:
-            raise Problem(404, f"No history for queues in {_place(tenant)}.")
+            raise Problem(404, f"No history for queues in {_format_env(tenant)}.")
         return present_environment(tenant.env, history)
 
-    return await _answered(request, to, by, answer)
+    return await _respond(request, services, caller, answer)
 
 
 @router.get("/environments/{environment}/top-queues", response_model=TopQueues)
 async def rank_queues(
     request: Request,
-    tenant: Environment,
-    by: SignedIn,
-    to: To,
-    metric: Annotated[Metric, Query(description="Metric to rank by, highest first.")] = "depth",
+    tenant: PathEnvironment,
+    caller: CurrentCaller,
+    services: ServicesDep,
+    metric: Annotated[RankingMetric, Query(description="Metric to rank by, highest first.")] = "depth",
     period: Annotated[str, Query(description="Length of the window, ending now.", examples=["1h"])] = DEFAULT_PERIOD,
     limit: Annotated[int, Query(ge=1, le=MAX_TOP)] = 10,
 ) -> Response:
     """Rank the queues of an environment by one metric. Gauges are current values; counters and waits cover the
     period."""
-    window = ranking_window(to.now_ms(), period)
+    window = resolve_ranking_window(services.now_ms(), period)
 
-    def answer(reads: Reads) -> bytes:
-        return present_top(tenant.env, top_queues(reads, tenant, metric, window, to.now_ms(), limit))
+    def answer(reads: QueryRunner) -> bytes:
+        return present_top(tenant.env, read_top_queues(reads, tenant, metric, window, services.now_ms(), limit))
 
-    return await _answered(request, to, by, answer)
-
-
-async def _answered(request: Request, to: Services, by: Caller, answer: Callable[[Reads], bytes]) -> Response:
-    return Response(await asked(request, to, by, answer), media_type="application/json")
+    return await _respond(request, services, caller, answer)
 
 
-def _place(ref: EnvRef) -> str:
+async def _respond(
+    request: Request, services: Services, caller: Caller, answer: Callable[[QueryRunner], bytes]
+) -> Response:
+    return Response(await run_history_query(request, services, caller, answer), media_type="application/json")
+
+
+def _format_env(ref: EnvRef) -> str:
     return f"{ref.org} / {ref.project} / {ref.env}"

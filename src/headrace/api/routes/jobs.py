@@ -9,20 +9,20 @@ from fastapi.responses import JSONResponse
 
 from headrace.api.audit import Auditor
 from headrace.api.auth import OperateTenant, ReadTenant
-from headrace.api.job_documents import Cancelled, Enqueued, EnqueuedJob, Job, JobsToEnqueue, OneOrMany, job
 from headrace.api.operating import Op
-from headrace.api.problems import MEDIA_TYPE, RETRY_AFTER_S, responses
-from headrace.api.routes.live import queue_ref
-from headrace.api.segments import SegmentRoute
+from headrace.api.problems import MEDIA_TYPE, RETRY_AFTER_S, make_problem_responses
+from headrace.api.raw_path import RawPathRoute
+from headrace.api.routes.live import make_queue_ref
+from headrace.api.schemas.jobs import Cancelled, Enqueued, EnqueuedJob, Job, JobsToEnqueue, OneOrMany, present_job
 from headrace.errors import JobNotWaiting, SpillRefused, UnknownJob
 from headrace.model.job import JobState, NewJob
 from headrace.model.names import EnvRef
 from headrace.queue.validate import check_name
 
-router = APIRouter(prefix="/api/v1", route_class=SegmentRoute, tags=["jobs"])
+router = APIRouter(prefix="/api/v1", route_class=RawPathRoute, tags=["jobs"])
 
 
-@router.post("/queues/{queue}/jobs", responses=responses(409, 413), response_model=Enqueued)
+@router.post("/queues/{queue}/jobs", responses=make_problem_responses(409, 413), response_model=Enqueued)
 def enqueue_jobs(queue: str, tenant: OperateTenant, op: Op, given: OneOrMany) -> Enqueued | JSONResponse:
     """Enqueue one job, or up to 1,000 as `{"jobs": […]}`. Requires level operate.
 
@@ -31,13 +31,13 @@ def enqueue_jobs(queue: str, tenant: OperateTenant, op: Op, given: OneOrMany) ->
     quota refuses all jobs of a call: 409, or 429 with `Retry-After` for the enqueue rate. Not recorded in the audit
     log, so that it works while PostgreSQL is down.
     """
-    ref = queue_ref(tenant, queue)
-    new = [each.as_new() for each in (given.jobs if isinstance(given, JobsToEnqueue) else [given])]
+    ref = make_queue_ref(tenant, queue)
+    new = [each.to_new_job() for each in (given.jobs if isinstance(given, JobsToEnqueue) else [given])]
     try:
         accepted = op.client.enqueue_many(ref, new)
     except SpillRefused as error:
-        return _partly(new, error.accepted)
-    return Enqueued(accepted=sum(accepted), known=len(new) - sum(accepted), jobs=_told(new, accepted))
+        return _make_partial_failure(new, error.accepted)
+    return Enqueued(accepted=sum(accepted), known=len(new) - sum(accepted), jobs=_make_enqueued_jobs(new, accepted))
 
 
 @router.get("/jobs/{id}")
@@ -46,41 +46,41 @@ def show_job(id: str, tenant: ReadTenant, op: Op) -> Job:
     check_name("job id", id)
     found = op.client.get(tenant, id)
     if found is None:
-        raise _unknown(tenant, id)
-    return job(found)
+        raise _make_unknown_job(tenant, id)
+    return present_job(found)
 
 
-@router.delete("/jobs/{id}", responses=responses(409))
+@router.delete("/jobs/{id}", responses=make_problem_responses(409))
 def cancel_job(id: str, tenant: OperateTenant, op: Op, auditor: Auditor) -> Cancelled:
     """Cancel a waiting job. A running or dead job is left unchanged: 409. Requires level operate."""
     check_name("job id", id)
     with auditor.record("job.cancel", tenant, job=id) as entry:
         was = op.client.cancel(tenant, id)
         if was is None:
-            raise _unknown(tenant, id)
+            raise _make_unknown_job(tenant, id)
         if was not in (JobState.READY, JobState.SCHEDULED, JobState.COLD):
             raise JobNotWaiting(f"Job {id!r} is {was}; only waiting jobs can be cancelled. Nothing was changed.")
         entry.note(was=was.value)
     return Cancelled(id=id, was=was.value)
 
 
-def _told(jobs: Sequence[NewJob], accepted: Sequence[bool]) -> list[EnqueuedJob]:
+def _make_enqueued_jobs(jobs: Sequence[NewJob], accepted: Sequence[bool]) -> list[EnqueuedJob]:
     return [EnqueuedJob(id=each.id, accepted=flag) for each, flag in zip(jobs, accepted, strict=True)]
 
 
-def _partly(jobs: Sequence[NewJob], accepted: Sequence[bool]) -> JSONResponse:
+def _make_partial_failure(jobs: Sequence[NewJob], accepted: Sequence[bool]) -> JSONResponse:
     """Return a 503 that lists all jobs with their ids, and whether each was accepted."""
     detail = (
         f"{len(jobs) - sum(accepted)} of {len(jobs)} jobs were not accepted: they do not fit into Valkey and "
         f"PostgreSQL could not store them. {sum(accepted)} were accepted and will run. Retry the others with the ids "
         "in `jobs`; a job that already exists is not added twice."
     )
-    listed = [each.model_dump() for each in _told(jobs, accepted)]
+    listed = [each.model_dump() for each in _make_enqueued_jobs(jobs, accepted)]
     body = {"type": "about:blank", "title": "Service Unavailable", "status": 503, "detail": detail, "jobs": listed}
     return JSONResponse(body, 503, {"Retry-After": str(RETRY_AFTER_S)}, MEDIA_TYPE)
 
 
-def _unknown(env: EnvRef, job_id: str) -> UnknownJob:
+def _make_unknown_job(env: EnvRef, job_id: str) -> UnknownJob:
     return UnknownJob(
         f"No job {job_id!r} in {env.org} / {env.project} / {env.env}: it never existed, was cancelled, expired or "
         "removed, or finished longer ago than queue.keep_done."

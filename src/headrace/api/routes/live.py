@@ -9,20 +9,20 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from headrace.api.auth import ReadTenant
+from headrace.api.environment_filter import EnvironmentFilterDep
 from headrace.api.operating import Op, Operating
-from headrace.api.pages import MAX_PAGE, Cursor, CursorText, page_of
-from headrace.api.queue_documents import Caps, Flow, QueueDetail, QueueList, QueueSettings, live
-from headrace.api.segments import SegmentRoute
-from headrace.api.within import Where
-from headrace.cold.details import FlowDetail, join_details
+from headrace.api.pagination import MAX_PAGE, CursorCodec, CursorText, paginate
+from headrace.api.raw_path import RawPathRoute
+from headrace.api.schemas.queues import Caps, Flow, QueueDetail, QueueList, QueueSettings, present_live_queue
+from headrace.cold.flow_depths import FlowDetail, merge_flow_depths
 from headrace.errors import DatabaseFull, DatabaseUnavailable, MigrationError
-from headrace.history.presenter import iso
+from headrace.history.presenter import format_iso_ms
 from headrace.model.names import EnvRef, QueueRef
-from headrace.queue.details import Detail, read_queue_details
+from headrace.queue.flow_depths import TierFlowDepth, read_queue_flow_depths
 from headrace.queue.state import QueueState, read_caps
 from headrace.queue.validate import check_queue
 
-router = APIRouter(prefix="/api/v1", route_class=SegmentRoute, tags=["queues"])
+router = APIRouter(prefix="/api/v1", route_class=RawPathRoute, tags=["queues"])
 
 MAX_FLOWS = 1000
 
@@ -42,15 +42,15 @@ Column = Literal[
 Order = Literal["asc", "desc"]
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Place = tuple[Number | None, str, str, str, str]
+SortPosition = tuple[Number | None, str, str, str, str]
 """Position in the sorted list: the sort value and the queue's names."""
 
-CURSOR: Cursor[Place] = Cursor(Place)
+CURSOR: CursorCodec[SortPosition] = CursorCodec(SortPosition)
 
 
 @router.get("/queues")
 def list_queues(
-    where: Where,
+    where: EnvironmentFilterDep,
     op: Op,
     name: Annotated[str, Query(max_length=128, description="Only queues whose name contains this text.")] = "",
     paused: Annotated[bool | None, Query(description="Filter by paused state.")] = None,
@@ -62,49 +62,51 @@ def list_queues(
 ) -> QueueList:
     """List every queue in the key's scope that was ever used, with its current state. Reads Valkey only."""
     what = f"queues {sort} {order}"
-    after = CURSOR.place(what, cursor)
+    after = CURSOR.decode(what, cursor)
     now_ms = op.to.now_ms()
     found = [
         state
-        for state in op.states(where)
-        if name in state.ref.queue and paused in (None, state.paused) and (not nonempty or is_in_use(state))
+        for state in op.list_states(where)
+        if name in state.ref.queue and paused in (None, state.paused) and (not nonempty or has_jobs(state))
     ]
-    key = sort_key(order)
+    key = make_sort_key(order)
     by_name_down = sort == "name" and order == "desc"
-    page, more = page_of(found, lambda state: key(place_of(state, sort)), after and key(after), limit, by_name_down)
+    page, more = paginate(
+        found, lambda state: key(get_sort_position(state, sort)), after and key(after), limit, by_name_down
+    )
     return QueueList(
-        queues=[live(state, now_ms) for state in page],
+        queues=[present_live_queue(state, now_ms) for state in page],
         total=len(found),
-        next=CURSOR.text(what, place_of(page[-1], sort)) if more else None,
-        timestamp=iso(now_ms),
+        next=CURSOR.encode(what, get_sort_position(page[-1], sort)) if more else None,
+        timestamp=format_iso_ms(now_ms),
     )
 
 
 @router.get("/queues/{queue}")
 def show_queue(queue: str, tenant: ReadTenant, op: Op) -> QueueDetail:
     """Get one queue: state, settings, counters, and waiting jobs by task, flow and flow type."""
-    ref = queue_ref(tenant, queue)
-    state, now_ms = op.state(ref), op.to.now_ms()
-    rows, complete = flows_of(op, state)
+    ref = make_queue_ref(tenant, queue)
+    state, now_ms = op.get_state(ref), op.to.now_ms()
+    rows, complete = read_flows(op, state)
     return QueueDetail(
-        **live(state, now_ms).model_dump(),
-        settings=settings_of(op, state),
-        counting_since=iso(state.epoch_ms),
+        **present_live_queue(state, now_ms).model_dump(),
+        settings=read_settings(op, state),
+        counting_since=format_iso_ms(state.epoch_ms),
         odometers=dict(sorted(state.odometers.items())),
-        flows=[_flow(row, complete) for row in largest(rows, MAX_FLOWS)],
+        flows=[_present_flow(row, complete) for row in keep_largest(rows, MAX_FLOWS)],
         flows_truncated=len(rows) > MAX_FLOWS,
         flows_complete=complete,
-        timestamp=iso(now_ms),
+        timestamp=format_iso_ms(now_ms),
     )
 
 
-def queue_ref(tenant: EnvRef, queue: str) -> QueueRef:
+def make_queue_ref(tenant: EnvRef, queue: str) -> QueueRef:
     ref = QueueRef(tenant.org, tenant.project, tenant.env, queue)
     check_queue(ref)
     return ref
 
 
-def settings_of(op: Operating, state: QueueState) -> QueueSettings:
+def read_settings(op: Operating, state: QueueState) -> QueueSettings:
     caps = read_caps(op.to.valkey, op.to.shards, state.ref)
     return QueueSettings(
         paused=state.paused,
@@ -114,25 +116,25 @@ def settings_of(op: Operating, state: QueueState) -> QueueSettings:
     )
 
 
-def flows_of(op: Operating, state: QueueState) -> tuple[list[FlowDetail], bool]:
+def read_flows(op: Operating, state: QueueState) -> tuple[list[FlowDetail], bool]:
     """Return the waiting jobs by task, flow and flow type, and whether those in PostgreSQL are included."""
-    warm = read_queue_details(op.to.valkey, op.to.shards, state.ref)
-    cold: list[Detail] | None = []
+    warm = read_queue_flow_depths(op.to.valkey, op.to.shards, state.ref)
+    cold: list[TierFlowDepth] | None = []
     if state.cold:
         try:
-            cold = op.tiers.store.details(**vars(state.ref))
+            cold = op.tiers.store.list_flow_depths(**vars(state.ref))
         except (DatabaseUnavailable, DatabaseFull, MigrationError):
             cold = None
-    return join_details(warm, cold or []), cold is not None
+    return merge_flow_depths(warm, cold or []), cold is not None
 
 
-def largest(rows: list[FlowDetail], most: int) -> list[FlowDetail]:
+def keep_largest(rows: list[FlowDetail], most: int) -> list[FlowDetail]:
     """Return the rows with the most jobs, in their original order."""
     chosen = sorted(range(len(rows)), key=lambda number: -rows[number].total)[:most]
     return [rows[number] for number in sorted(chosen)]
 
 
-def _flow(row: FlowDetail, knows_cold: bool) -> Flow:
+def _present_flow(row: FlowDetail, knows_cold: bool) -> Flow:
     return Flow(
         task=row.task,
         flow=row.flow,
@@ -140,19 +142,19 @@ def _flow(row: FlowDetail, knows_cold: bool) -> Flow:
         warm=row.warm,
         cold=row.cold if knows_cold else None,
         total=row.total if knows_cold else None,
-        oldest_at=None if row.oldest_ms is None else iso(int(row.oldest_ms)),
+        oldest_at=None if row.oldest_ms is None else format_iso_ms(int(row.oldest_ms)),
     )
 
 
-def is_in_use(state: QueueState) -> bool:
+def has_jobs(state: QueueState) -> bool:
     return bool(state.depth or state.scheduled or state.running or state.dead)
 
 
-def place_of(state: QueueState, column: Column) -> Place:
-    return (_value(state, column), *vars(state.ref).values())
+def get_sort_position(state: QueueState, column: Column) -> SortPosition:
+    return (_get_sort_value(state, column), *vars(state.ref).values())
 
 
-def _value(state: QueueState, column: Column) -> float | None:
+def _get_sort_value(state: QueueState, column: Column) -> float | None:
     match column:
         case "name":
             return None
@@ -164,11 +166,11 @@ def _value(state: QueueState, column: Column) -> float | None:
             return getattr(state, column)
 
 
-def sort_key(order: Order) -> Callable[[Place], Any]:
+def make_sort_key(order: Order) -> Callable[[SortPosition], Any]:
     """Return a sort key: by value in this order, rows without a value last, ties by name."""
     sign = 1 if order == "asc" else -1
 
-    def key(place: Place) -> Any:
+    def key(place: SortPosition) -> Any:
         value, *names = place
         return value is None, sign * (value or 0), names
 

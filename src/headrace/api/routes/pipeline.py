@@ -10,17 +10,17 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field
 
-from headrace.api.asking import asked
-from headrace.api.auth import Scope, SignedIn
-from headrace.api.models import Time
-from headrace.api.services import Services, services
-from headrace.cold.status import RECENT, ServerEvent, query_server_events
+from headrace.api.auth import CurrentCaller, KeyScope
+from headrace.api.history_queries import run_history_query
+from headrace.api.schemas.common import Time
+from headrace.api.services import Services, get_services
+from headrace.cold.status import RECENT_PERIOD, ServerEvent, query_server_events
 from headrace.errors import HeadraceError
-from headrace.history.presenter import iso
-from headrace.postgres.connect import connection
-from headrace.warehouse.pipeline_batches import FinishedBatch, Sums, newest_batches, sums_since
+from headrace.history.presenter import format_iso_ms
+from headrace.postgres.connect import transaction
+from headrace.warehouse.pipeline_batches import BatchTotals, FinishedBatch, read_newest_batches, read_totals_since
 from headrace.warehouse.pipeline_coverage import read_gaps
-from headrace.warehouse.reads import Reads
+from headrace.warehouse.query_runner import QueryRunner
 
 router = APIRouter(prefix="/api/v1", tags=["pipeline"])
 
@@ -120,66 +120,72 @@ class Pipeline(BaseModel):
 @router.get("/pipeline")
 async def show_pipeline(
     request: Request,
-    by: SignedIn,
-    to: Annotated[Services, Depends(services)],
+    caller: CurrentCaller,
+    services: Annotated[Services, Depends(get_services)],
     limit: Annotated[int, Query(ge=1, le=MAX_BATCHES, description="Maximum number of batches.")] = 60,
 ) -> Pipeline:
     """Get pipeline progress, speed and losses, and server events. Requires ClickHouse; server events are null without
     PostgreSQL."""
-    events = await run_in_threadpool(_read_events, to, by.scope)
-    return await asked(request, to, by, lambda reads: _pipeline(reads, to.now_ms(), limit, events))
-
-
-def _pipeline(reads: Reads, now_ms: int, limit: int, events: list[ServerEventDocument] | None) -> Pipeline:
-    sums = sums_since(reads, now_ms - HOUR_MS)
-    watermark_ms = sums.watermark_ms
-    return Pipeline(
-        watermark=None if watermark_ms is None else iso(watermark_ms),
-        lag_ms=None if watermark_ms is None else max(0, now_ms - watermark_ms),
-        last_hour=_last_hour(sums),
-        gaps=_gaps(reads, now_ms, watermark_ms),
-        server_events=events,
-        batches=[_batch(batch) for batch in newest_batches(reads, now_ms - DAY_MS, limit)],
-        timestamp=iso(now_ms),
+    events = await run_in_threadpool(_read_events, services, caller.scope)
+    return await run_history_query(
+        request, services, caller, lambda reads: _read_pipeline(reads, services.now_ms(), limit, events)
     )
 
 
-def _read_events(to: Services, scope: Scope) -> list[ServerEventDocument] | None:
+def _read_pipeline(reads: QueryRunner, now_ms: int, limit: int, events: list[ServerEventDocument] | None) -> Pipeline:
+    sums = read_totals_since(reads, now_ms - HOUR_MS)
+    watermark_ms = sums.watermark_ms
+    return Pipeline(
+        watermark=None if watermark_ms is None else format_iso_ms(watermark_ms),
+        lag_ms=None if watermark_ms is None else max(0, now_ms - watermark_ms),
+        last_hour=_present_last_hour(sums),
+        gaps=_read_gaps(reads, now_ms, watermark_ms),
+        server_events=events,
+        batches=[_present_batch(batch) for batch in read_newest_batches(reads, now_ms - DAY_MS, limit)],
+        timestamp=format_iso_ms(now_ms),
+    )
+
+
+def _read_events(services: Services, scope: KeyScope) -> list[ServerEventDocument] | None:
     """Return recent events with the losses that the scope covers; None if PostgreSQL does not answer."""
     try:
-        with connection(to.postgres) as conn:
+        with transaction(services.postgres) as conn:
             events = query_server_events(
-                conn, MAX_EVENTS, within_s=RECENT.total_seconds(), most_losses=MAX_LOSSES, tenant=asdict(scope)
+                conn, MAX_EVENTS, within_s=RECENT_PERIOD.total_seconds(), max_losses=MAX_LOSSES, tenant=asdict(scope)
             )
     except HeadraceError:
         return None
-    return [_event(event, scope) for event in events]
+    return [_present_event(event, scope) for event in events]
 
 
-def _event(event: ServerEvent, scope: Scope) -> ServerEventDocument:
+def _present_event(event: ServerEvent, scope: KeyScope) -> ServerEventDocument:
     """Build the document of an event. The description counts queues of all tenants, so it requires global scope."""
     known = {name: getattr(event, name) for name in ("id", "server", "shard", "kind", "missing", "queues")}
     return ServerEventDocument(
         **known,
-        noticed_at=iso(int(event.noticed_at.timestamp() * 1000)),
-        description=event.description if scope.is_everything else None,
+        noticed_at=format_iso_ms(int(event.noticed_at.timestamp() * 1000)),
+        description=event.description if scope.is_global else None,
         losses=[LossDocument(**vars(loss.ref), missing=loss.missing) for loss in event.losses],
     )
 
 
-def _gaps(reads: Reads, now_ms: int, watermark_ms: int | None) -> list[GapDocument]:
+def _read_gaps(reads: QueryRunner, now_ms: int, watermark_ms: int | None) -> list[GapDocument]:
     """Return the gaps between intervals. Time before the first interval may be from an older release."""
     gaps = [] if watermark_ms is None else read_gaps(reads, now_ms - DAY_MS, watermark_ms, 0)
     gaps.sort(key=lambda gap: (gap.start_ms, gap.shard))
     return [
-        GapDocument(shard=gap.shard, start=iso(gap.start_ms), end=iso(gap.end_ms), events=gap.events or None)
+        GapDocument(
+            shard=gap.shard, start=format_iso_ms(gap.start_ms), end=format_iso_ms(gap.end_ms), events=gap.events or None
+        )
         for gap in gaps[:MAX_GAPS]
     ]
 
 
-def _last_hour(sums: Sums) -> LastHour:
+def _present_last_hour(sums: BatchTotals) -> LastHour:
     return LastHour(**{name: getattr(sums, name) for name in LastHour.model_fields})
 
 
-def _batch(batch: FinishedBatch) -> Batch:
-    return Batch(finished_at=iso(batch.finished_ms), **{k: v for k, v in vars(batch).items() if k != "finished_ms"})
+def _present_batch(batch: FinishedBatch) -> Batch:
+    return Batch(
+        finished_at=format_iso_ms(batch.finished_ms), **{k: v for k, v in vars(batch).items() if k != "finished_ms"}
+    )

@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 
 from fastapi import APIRouter, FastAPI
 
-from headrace.api.routes import control, dead, environments, jobs, live, stream, v2
+from headrace.api.routes import control, environments, jobs, live, v2
+from headrace.api.routes import dead_jobs as dead
+from headrace.api.routes import live_events as stream
 
 
 @asynccontextmanager

@@ -11,30 +11,31 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import BaseModel, Field
 
-from headrace.api import keys, sessions
+from headrace.api import api_keys as keys
+from headrace.api import sessions
 from headrace.api.auth import (
     Caller,
-    SignedIn,
-    address_of,
-    find_key,
+    CurrentCaller,
+    authenticate_key,
     find_session,
-    maybe_caller,
-    network_of,
-    refusal,
+    get_client_address,
+    get_client_network,
+    get_optional_caller,
+    make_invalid_key_problem,
 )
-from headrace.api.problems import responses
-from headrace.api.services import Services, services
-from headrace.postgres.connect import connection
+from headrace.api.problems import make_problem_responses
+from headrace.api.services import Services, get_services
+from headrace.postgres.connect import transaction
 
 router = APIRouter()
 
-To = Annotated[Services, Depends(services)]
+ServicesDep = Annotated[Services, Depends(get_services)]
 
-_suspects = CapacityLimiter(2)
+_unverified_limiter = CapacityLimiter(2)
 """Limits how many links from addresses with many failures are looked up at a time, so that they do not occupy request
 threads. A valid link still works."""
 
-USED_LINK = """<!doctype html>
+INVALID_LINK_PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -50,90 +51,96 @@ class SignIn(BaseModel):
     key: str = Field(max_length=256, description="API key, `hr_…`.")
 
 
-@router.post("/api/v1/session", responses=responses(400, 401, 403, 413, 429, 500, 503))
-async def sign_in(given: SignIn, request: Request, response: Response, to: To) -> dict[str, Any]:
+@router.post("/api/v1/session", responses=make_problem_responses(400, 401, 403, 413, 429, 500, 503))
+async def sign_in(given: SignIn, request: Request, response: Response, services: ServicesDep) -> dict[str, Any]:
     """Exchange a key for a session cookie."""
-    sessions.refuse_foreign_sign_in(request)
-    key = await find_key(request, to, given.key)
+    sessions.refuse_cross_site_sign_in(request)
+    key = await authenticate_key(request, services, given.key)
     if key is None:
-        raise refusal(request, to)
-    to.rates.spend(key.id).refuse_excess(f"key {key.name!r}")
-    cookie = await run_in_threadpool(_begin, request, to, key.id)
-    sessions.give_cookie(request, response, cookie, to.settings)
-    return who(replace(key.caller, session_id=cookie.partition(".")[0]))
+        raise make_invalid_key_problem(request, services)
+    services.request_limits.take(key.id).raise_if_exceeded(f"key {key.name!r}")
+    cookie = await run_in_threadpool(_begin_session, request, services, key.id)
+    sessions.set_session_cookie(request, response, cookie, services.settings)
+    return describe_caller(replace(key.caller, session_id=cookie.partition(".")[0]))
 
 
-@router.get("/api/v1/session", responses=responses(401, 429, 500, 503))
-async def show_session(by: SignedIn) -> dict[str, Any]:
+@router.get("/api/v1/session", responses=make_problem_responses(401, 429, 500, 503))
+async def show_session(caller: CurrentCaller) -> dict[str, Any]:
     """Get the authenticated key: name, scope and level."""
-    return who(by)
+    return describe_caller(caller)
 
 
 @router.get("/api/v1/session/state", include_in_schema=False)
-async def is_signed_in(by: Annotated[Caller | None, Depends(maybe_caller)]) -> dict[str, bool]:
+async def is_signed_in(caller: Annotated[Caller | None, Depends(get_optional_caller)]) -> dict[str, bool]:
     """Report whether the caller is signed in. Pages use it because browsers log every 401 as an error."""
-    return {"signed_in": by is not None}
+    return {"signed_in": caller is not None}
 
 
-@router.delete("/api/v1/session", status_code=204, responses=responses(403, 500, 503))
-async def sign_out(request: Request, response: Response, to: To) -> None:
+@router.delete("/api/v1/session", status_code=204, responses=make_problem_responses(403, 500, 503))
+async def sign_out(request: Request, response: Response, services: ServicesDep) -> None:
     """Sign out: end the session, so that its cookie becomes invalid. Does nothing without a session."""
-    if sessions.cookie_of(request) is None:
+    if sessions.read_cookie(request) is None:
         return
-    sessions.refuse_foreign(request)
-    session = await find_session(request, to)
+    sessions.refuse_cross_site(request)
+    session = await find_session(request, services)
     if session is not None:
-        await run_in_threadpool(_end, to, session.id)
-    sessions.take_cookie(request, response, to.settings)
+        await run_in_threadpool(_end_session, services, session.id)
+    sessions.clear_session_cookie(request, response, services.settings)
 
 
 @router.get("/login/{token}", include_in_schema=False)
-async def use_link(token: str, request: Request, to: To) -> Response:
+async def use_link(token: str, request: Request, services: ServicesDep) -> Response:
     """Sign in with a link printed by `headrace up` or `headrace keys link`. A valid link works even if its address has
     sent many invalid ones, because others may share the address."""
-    is_suspect = not to.failures.look(network_of(request)).allowed
+    is_suspect = not services.failed_key_limits.peek(get_client_network(request)).allowed
     cookie = None
-    if sessions.LINK.fullmatch(token):
-        cookie = await to_thread.run_sync(_use, request, to, token, limiter=_suspects if is_suspect else None)
+    if sessions.LINK_PATTERN.fullmatch(token):
+        cookie = await to_thread.run_sync(
+            _consume_link, request, services, token, limiter=_unverified_limiter if is_suspect else None
+        )
     if cookie is None:
-        to.failures.spend(network_of(request)).refuse_excess("this address")
-        return HTMLResponse(USED_LINK, 404)
+        services.failed_key_limits.take(get_client_network(request)).raise_if_exceeded("this address")
+        return HTMLResponse(INVALID_LINK_PAGE, 404)
     response = RedirectResponse("/", 303)
-    sessions.give_cookie(request, response, cookie, to.settings)
+    sessions.set_session_cookie(request, response, cookie, services.settings)
     return response
 
 
-def _use(request: Request, to: Services, token: str) -> str | None:
+def _consume_link(request: Request, services: Services, token: str) -> str | None:
     """Use up the link and return the cookie of a new session; None if the link is not valid."""
-    with connection(to.postgres) as conn:
-        key_id = sessions.use_link(conn, token)
+    with transaction(services.postgres) as conn:
+        key_id = sessions.consume_login_link(conn, token)
         if key_id is None or keys.find_key(conn, key_id) is None:
             return None
-        cookie = sessions.begin_session(conn, request, key_id, "link", address_of(request), to.settings.session)
-    to.keys.refresh()
+        cookie = sessions.begin_session(
+            conn, request, key_id, "link", get_client_address(request), services.settings.session
+        )
+    services.key_ring.refresh()
     return cookie
 
 
-def _begin(request: Request, to: Services, key_id: str) -> str:
+def _begin_session(request: Request, services: Services, key_id: str) -> str:
     """Begin a session and return its cookie."""
-    with connection(to.postgres) as conn:
-        cookie = sessions.begin_session(conn, request, key_id, "key", address_of(request), to.settings.session)
-    to.keys.refresh()
+    with transaction(services.postgres) as conn:
+        cookie = sessions.begin_session(
+            conn, request, key_id, "key", get_client_address(request), services.settings.session
+        )
+    services.key_ring.refresh()
     return cookie
 
 
-def _end(to: Services, session_id: str) -> None:
-    with connection(to.postgres) as conn:
+def _end_session(services: Services, session_id: str) -> None:
+    with transaction(services.postgres) as conn:
         sessions.end_session(conn, session_id)
-    to.keys.refresh()
+    services.key_ring.refresh()
 
 
-def who(caller: Caller) -> dict[str, Any]:
+def describe_caller(caller: Caller) -> dict[str, Any]:
     scope = caller.scope
     return {
         "key_id": caller.key_id,
         "name": caller.name,
-        "level": caller.level.word,
+        "level": caller.level.label,
         "scope": {"org": scope.org, "project": scope.project, "env": scope.env},
         "session_id": caller.session_id,
     }

@@ -10,21 +10,21 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from headrace.api import sessions
 from headrace.api.audit import Auditor
-from headrace.api.auth import SignedIn
-from headrace.api.models import Name, Time
-from headrace.api.pages import MAX_PAGE, Cursor, CursorText
+from headrace.api.auth import CurrentCaller
+from headrace.api.pagination import MAX_PAGE, CursorCodec, CursorText
 from headrace.api.problems import Problem
-from headrace.api.segments import SegmentRoute
-from headrace.api.services import Services, services
-from headrace.api.sessions import SessionFacts
-from headrace.history.presenter import iso
-from headrace.postgres.connect import connection
+from headrace.api.raw_path import RawPathRoute
+from headrace.api.schemas.common import Name, Time
+from headrace.api.services import Services, get_services
+from headrace.api.sessions import SessionInfo
+from headrace.history.presenter import format_iso_ms
+from headrace.postgres.connect import transaction
 
-router = APIRouter(prefix="/api/v1/sessions", tags=["sessions"], route_class=SegmentRoute)
+router = APIRouter(prefix="/api/v1/sessions", tags=["sessions"], route_class=RawPathRoute)
 
-To = Annotated[Services, Depends(services)]
+ServicesDep = Annotated[Services, Depends(get_services)]
 
-CURSOR: Cursor[tuple[datetime, str]] = Cursor(tuple[AwareDatetime, Name])
+CURSOR: CursorCodec[tuple[datetime, str]] = CursorCodec(tuple[AwareDatetime, Name])
 
 
 class SessionDocument(BaseModel):
@@ -53,37 +53,37 @@ class SessionList(BaseModel):
 
 @router.get("")
 def list_sessions(
-    by: SignedIn,
-    to: To,
+    caller: CurrentCaller,
+    services: ServicesDep,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Sessions per page.")] = 100,
     cursor: CursorText = None,
 ) -> SessionList:
     """List sessions of the caller's own key; with level admin, of all keys whose scope is within its own."""
-    before = CURSOR.place("sessions", cursor)
-    with connection(to.postgres) as conn:
-        found = sessions.list_sessions(conn, by, limit + 1, before)
+    before = CURSOR.decode("sessions", cursor)
+    with transaction(services.postgres) as conn:
+        found = sessions.list_sessions(conn, caller, limit + 1, before)
     page = found[:limit]
-    more = CURSOR.text("sessions", (page[-1].created_at, page[-1].id)) if len(found) > limit else None
-    return SessionList(sessions=[_shown(each, by.session_id) for each in page], next=more)
+    more = CURSOR.encode("sessions", (page[-1].created_at, page[-1].id)) if len(found) > limit else None
+    return SessionList(sessions=[_present_session(each, caller.session_id) for each in page], next=more)
 
 
 @router.delete("/{id}", status_code=204)
-def revoke_session(id: Name, by: SignedIn, to: To, auditor: Auditor) -> None:
+def revoke_session(id: Name, caller: CurrentCaller, services: ServicesDep, auditor: Auditor) -> None:
     """End a session. Its cookie is refused at once by this process, and within two seconds by others."""
-    with connection(to.postgres) as conn:
-        found = sessions.list_sessions(conn, by, 1, session_id=id)
+    with transaction(services.postgres) as conn:
+        found = sessions.list_sessions(conn, caller, 1, session_id=id)
     if not found:
         raise Problem(404, f"Session {id[:128]!r} does not exist or is outside this key's scope.")
     known = found[0]
     with auditor.record("session.revoke", known.scope, id=id, key_id=known.key_id, key_name=known.key_name):
-        with connection(to.postgres) as conn:
+        with transaction(services.postgres) as conn:
             sessions.end_session(conn, id)
-        to.keys.refresh()
+        services.key_ring.refresh()
 
 
-def _shown(facts: SessionFacts, current: str | None) -> SessionDocument:
+def _present_session(facts: SessionInfo, current: str | None) -> SessionDocument:
     times: dict[str, Any] = {
-        name: None if at is None else iso(int(at.timestamp() * 1000))
+        name: None if at is None else format_iso_ms(int(at.timestamp() * 1000))
         for name, at in vars(facts).items()
         if name.endswith("_at")
     }

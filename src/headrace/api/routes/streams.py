@@ -7,63 +7,71 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 
 from headrace.api.auth import ReadTenant
-from headrace.api.pages import Cursor, CursorText, page_of
+from headrace.api.environment_filter import EnvironmentFilterDep
+from headrace.api.pagination import CursorCodec, CursorText, paginate
 from headrace.api.problems import Problem
-from headrace.api.routes.live import queue_ref
-from headrace.api.segments import SegmentRoute
-from headrace.api.services import Services, services
-from headrace.api.stream_documents import WatchedStream, WatchedStreamList, stream_shown
-from headrace.api.within import Where
-from headrace.history.presenter import iso
+from headrace.api.raw_path import RawPathRoute
+from headrace.api.routes.live import make_queue_ref
+from headrace.api.schemas.streams import WatchedStream, WatchedStreamList, present_stream
+from headrace.api.services import Services, get_services
+from headrace.history.presenter import format_iso_ms
 from headrace.model.names import QueueRef
-from headrace.streams.sight import clock_ms, read_seen, seen_refs
-from headrace.streams.watch import watched
+from headrace.streams.group_status import list_reported_groups, read_clock_ms, read_reports
+from headrace.streams.watcher import make_watched_group
 
-router = APIRouter(prefix="/api/v1/streams", tags=["streams"], route_class=SegmentRoute)
+router = APIRouter(prefix="/api/v1/streams", tags=["streams"], route_class=RawPathRoute)
 
-To = Annotated[Services, Depends(services)]
+ServicesDep = Annotated[Services, Depends(get_services)]
 
 MAX_STREAMS = 100
 
-CURSOR: Cursor[tuple[str, str, str, str]] = Cursor(tuple[str, str, str, str])
+CURSOR: CursorCodec[tuple[str, str, str, str]] = CursorCodec(tuple[str, str, str, str])
 
 
 @router.get("")
 def list_streams(
-    where: Where,
-    to: To,
+    where: EnvironmentFilterDep,
+    services: ServicesDep,
     name: Annotated[str, Query(max_length=128, description="Only groups whose `queue` contains this text.")] = "",
     limit: Annotated[int, Query(ge=1, le=MAX_STREAMS, description="Groups per page.")] = MAX_STREAMS,
     cursor: CursorText = None,
 ) -> WatchedStreamList:
     """List watched stream groups in the key's scope, as last measured. Reads Valkey only. Groups not measured for a day
     are removed."""
-    after = CURSOR.place("streams", cursor)
-    now_ms = clock_ms(to.valkey)
-    refs = [] if where.nothing else seen_refs(to.valkey, to.shards, where.covers, where.prefix)
+    after = CURSOR.decode("streams", cursor)
+    now_ms = read_clock_ms(services.valkey)
+    refs = (
+        []
+        if where.nothing
+        else list_reported_groups(services.valkey, services.shards, where.covers, where.prefix)
+    )
     matching = [ref for ref in refs if name in ref.queue]
-    page, more = page_of(matching, _names, after, limit)
+    page, more = paginate(matching, _make_sort_key, after, limit)
     return WatchedStreamList(
-        streams=[stream_shown(seen, now_ms) for seen in read_seen(to.valkey, to.shards, page)],
+        streams=[present_stream(seen, now_ms) for seen in read_reports(services.valkey, services.shards, page)],
         total=len(matching),
-        next=CURSOR.text("streams", _names(page[-1])) if more else None,
-        timestamp=iso(now_ms),
+        next=CURSOR.encode("streams", _make_sort_key(page[-1])) if more else None,
+        timestamp=format_iso_ms(now_ms),
     )
 
 
 @router.get("/{stream}/{group}")
-def show_stream(stream: str, group: str, tenant: ReadTenant, to: To) -> WatchedStream:
+def show_stream(stream: str, group: str, tenant: ReadTenant, services: ServicesDep) -> WatchedStream:
     """Get one stream group, as last measured."""
-    ref = queue_ref(tenant, watched(stream, group, **vars(tenant)).ref.queue)
-    reports = [each for each in read_seen(to.valkey, to.shards, [ref]) if (each.stream, each.group) == (stream, group)]
+    ref = make_queue_ref(tenant, make_watched_group(stream, group, **vars(tenant)).ref.queue)
+    reports = [
+        each
+        for each in read_reports(services.valkey, services.shards, [ref])
+        if (each.stream, each.group) == (stream, group)
+    ]
     if not reports:
         raise Problem(
             404,
             f"Group {group[:128]!r} of stream {stream[:128]!r} is not watched. "
             "Start a watcher with `headrace streams watch`.",
         )
-    return stream_shown(reports[0], clock_ms(to.valkey))
+    return present_stream(reports[0], read_clock_ms(services.valkey))
 
 
-def _names(ref: QueueRef) -> tuple[str, str, str, str]:
+def _make_sort_key(ref: QueueRef) -> tuple[str, str, str, str]:
     return ref.org, ref.project, ref.env, ref.queue

@@ -8,13 +8,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from headrace.api.action_documents import ActionQueue, ActionTask, DetailedQueues, RunningTasks
-from headrace.api.auth import SignedIn
+from headrace.api.auth import CurrentCaller
+from headrace.api.environment_filter import EnvironmentFilterDep
 from headrace.api.operating import Op
-from headrace.api.within import Where
-from headrace.history.presenter import iso
+from headrace.api.schemas.queue_metrics_v2 import ActionQueue, ActionTask, DetailedQueues, RunningTasks
+from headrace.history.presenter import format_iso_ms
 from headrace.model.names import QueueRef
-from headrace.queue.details import Detail
+from headrace.queue.flow_depths import TierFlowDepth
 from headrace.queue.registry import STALE_MS, ReportedTask
 
 router = APIRouter(prefix="/api/v2/metrics/queues", tags=["queue metrics v2"])
@@ -25,14 +25,16 @@ Rows = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Maximum rows of each
 
 
 @router.get("/detailed")
-def detailed_queues(by: SignedIn, where: Where, op: Op, limit: Rows = MAX_ROWS) -> DetailedQueues:
+def detailed_queues(
+    caller: CurrentCaller, where: EnvironmentFilterDep, op: Op, limit: Rows = MAX_ROWS
+) -> DetailedQueues:
     """List waiting jobs per tier, by action class, flow and action. Cached for 5 s per scope. Requires Valkey and
     PostgreSQL."""
-    depths = op.details(by.scope, where)
+    depths = op.read_flow_depths(caller.scope, where)
     return DetailedQueues(
-        warmQueues=[_queue(detail) for detail in _largest(depths.warm, limit)],
-        coldQueues=[_queue(detail) for detail in _largest(depths.cold, limit)],
-        timestamp=iso(depths.at_ms),
+        warmQueues=[_present_queue(detail) for detail in _keep_largest(depths.warm, limit)],
+        coldQueues=[_present_queue(detail) for detail in _keep_largest(depths.cold, limit)],
+        timestamp=format_iso_ms(depths.at_ms),
         truncated=max(len(depths.warm), len(depths.cold)) > limit,
     )
 
@@ -41,11 +43,11 @@ def detailed_queues(by: SignedIn, where: Where, op: Op, limit: Rows = MAX_ROWS) 
     "/action-plugins",
     responses={200: {"content": {"application/json": {"example": {"org.example.MyTransform": "my-plugin:1.0.0"}}}}},
 )
-def action_plugins(by: SignedIn, where: Where, op: Op) -> dict[str, str]:
+def action_plugins(caller: CurrentCaller, where: EnvironmentFilterDep, op: Op) -> dict[str, str]:
     """List the plugin that provides each action class, as reported by workers. Only action classes with waiting or
     running jobs, in environments for which a worker of the plugin has run the action; several plugins are
     comma-separated."""
-    depths = op.details(by.scope, where)
+    depths = op.read_flow_depths(caller.scope, where)
     workers = op.workers
     pairs = {(detail.ref, detail.task) for detail in (*depths.warm, *depths.cold)}
     pairs |= {(task.queue, task.task) for task in workers.running if where.covers(task.queue.environment)}
@@ -57,47 +59,47 @@ def action_plugins(by: SignedIn, where: Where, op: Op) -> dict[str, str]:
 
 
 @router.get("/running")
-def running_tasks(where: Where, op: Op, limit: Rows = 1000) -> RunningTasks:
+def running_tasks(where: EnvironmentFilterDep, op: Op, limit: Rows = 1000) -> RunningTasks:
     """List running tasks as of each worker's last heartbeat."""
     now_ms = op.to.now_ms()
     tasks = [task for task in op.workers.running if where.covers(task.queue.environment)]
     tasks.sort(key=lambda task: (task.started_at_ms, task.job_id))
     return RunningTasks(
-        tasks=[_task(task, now_ms) for task in tasks[:limit]],
+        tasks=[_present_task(task, now_ms) for task in tasks[:limit]],
         heartbeatThresholdMs=STALE_MS,
         truncated=len(tasks) > limit,
     )
 
 
-def _largest(details: Sequence[Detail], most: int) -> list[Detail]:
+def _keep_largest(details: Sequence[TierFlowDepth], most: int) -> list[TierFlowDepth]:
     """Return the rows with the most jobs, in their original order."""
     chosen = sorted(range(len(details)), key=lambda number: -details[number].waiting)[:most]
     return [details[number] for number in sorted(chosen)]
 
 
-def _queue(detail: Detail) -> ActionQueue:
+def _present_queue(detail: TierFlowDepth) -> ActionQueue:
     return ActionQueue(
         actionClass=detail.ref.queue,
         flowName=detail.flow,
         flowType=detail.flow_type,
         actionName=detail.task,
         count=detail.waiting,
-        oldestQueuedAt=None if detail.oldest_ms is None else iso(int(detail.oldest_ms)),
-        **_tenant(detail.ref),
+        oldestQueuedAt=None if detail.oldest_ms is None else format_iso_ms(int(detail.oldest_ms)),
+        **_present_tenant(detail.ref),
     )
 
 
-def _task(task: ReportedTask, now_ms: int) -> ActionTask:
+def _present_task(task: ReportedTask, now_ms: int) -> ActionTask:
     return ActionTask(
         actionClass=task.queue.queue,
         actionName=task.task,
         did=task.job_id,
-        startTime=iso(task.started_at_ms),
+        startTime=format_iso_ms(task.started_at_ms),
         runningForMs=max(0, now_ms - task.started_at_ms),
         appName=task.worker,
-        **_tenant(task.queue),
+        **_present_tenant(task.queue),
     )
 
 
-def _tenant(ref: QueueRef) -> dict[str, str]:
+def _present_tenant(ref: QueueRef) -> dict[str, str]:
     return {"org": ref.org, "project": ref.project, "env": ref.env}

@@ -1,0 +1,118 @@
+"""Compute the value that a rule is compared with, from pieces of history. Pure.
+
+Gauges keep their last value while a queue has no events, so a stuck and idle queue is measured by its last state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from headrace.alerts.rules import AVERAGE, PERCENTILES, TIER_5S_MAX_S, Rule, RuleMetric
+from headrace.model.histogram import compute_percentile, merge_histograms
+from headrace.warehouse.alert_samples import CarriedGauges, WindowPiece
+from headrace.warehouse.tiers import TIERS, Tier
+
+GAUGES = frozenset({RuleMetric.BACKLOG, RuleMetric.OLDEST_AGE})
+
+FINE_TIER, COARSE_TIER = TIERS[0], TIERS[1]
+
+
+def choose_tier(window_s: int) -> Tier:
+    return FINE_TIER if window_s <= TIER_5S_MAX_S else COARSE_TIER
+
+
+@dataclass(frozen=True)
+class TierReadPlan:
+    """How to read one tier for a set of windows that end at the same time."""
+
+    tier: Tier
+    windows_s: tuple[int, ...]  # longest first
+    gauges: bool  # some rule needs the last gauges before the windows
+    histograms: bool  # some rule needs percentiles
+
+    def compute_end_s(self, horizon_ms: int) -> int:
+        """Return the end of the last complete bucket."""
+        return horizon_ms // 1000 // self.tier.seconds * self.tier.seconds
+
+    def compute_starts_s(self, end_s: int) -> list[int]:
+        return [end_s - window_s for window_s in self.windows_s]
+
+
+def plan_tier_reads(rules: Iterable[Rule]) -> tuple[TierReadPlan, ...]:
+    """Return at most one read plan per tier.
+
+    Rules that differ only in thresholds give equal plans, so their environments are read together.
+    """
+    by_tier: dict[str, list[Rule]] = {}
+    for rule in rules:
+        if rule.metric != RuleMetric.NO_DATA:
+            by_tier.setdefault(choose_tier(rule.window_s).name, []).append(rule)
+    return tuple(
+        TierReadPlan(
+            tier,
+            tuple(sorted({rule.window_s for rule in chosen}, reverse=True)),
+            any(rule.metric in GAUGES for rule in chosen),
+            any(rule.percentile != AVERAGE for rule in chosen),
+        )
+        for tier in (FINE_TIER, COARSE_TIER)
+        if (chosen := by_tier.get(tier.name))
+    )
+
+
+@dataclass
+class EnvironmentMeasurements:
+    """Values of one environment for one read plan; each is computed once per metric and window."""
+
+    plan: TierReadPlan
+    end_s: int
+    pieces: Mapping[str, Sequence[WindowPiece]]  # by queue
+    carried: Mapping[str, CarriedGauges | None]
+    _cache: dict[tuple[str, str, int], dict[str, float | None]] = field(
+        default_factory=dict[tuple[str, str, int], dict[str, float | None]]
+    )
+
+    def compute_values(self, rule: Rule) -> dict[str, float | None]:
+        wanted = (rule.metric, rule.percentile, rule.window_s)
+        if wanted not in self._cache:
+            queues = self.carried.keys() | self.pieces.keys()
+            self._cache[wanted] = {queue: self._compute_value(queue, *wanted) for queue in queues}
+        return self._cache[wanted]
+
+    def _compute_value(self, queue: str, metric: str, wanted: str, window_s: int) -> float | None:
+        first = self.plan.windows_s.index(window_s) + 1
+        every = self.pieces.get(queue, ())
+        inside = [piece for piece in every if piece.number >= first]
+        if metric == RuleMetric.LATENCY:
+            return _compute_latency(inside, wanted)
+        if metric == RuleMetric.ERROR_RATE:
+            begun = sum(piece.dequeues for piece in inside)
+            return sum(piece.failures for piece in inside) / begun if begun else None
+        before = [piece for piece in every if piece.number < first]
+        left = CarriedGauges(before[-1].depth, before[-1].oldest_ms) if before else self.carried.get(queue)
+        if metric == RuleMetric.BACKLOG:
+            depths = [piece.max_depth for piece in inside] + ([left.depth] if left else [])
+            return max(depths, default=None)
+        return _compute_oldest_age(inside, left, self.end_s - window_s, self.end_s)
+
+
+def _compute_latency(inside: Sequence[WindowPiece], wanted: str) -> float | None:
+    if wanted == AVERAGE:
+        waits = sum(piece.waits for piece in inside)
+        return sum(piece.wait_ms for piece in inside) / waits if waits else None
+    return compute_percentile(merge_histograms(piece.histogram for piece in inside), PERCENTILES[wanted])
+
+
+def _compute_oldest_age(
+    inside: Sequence[WindowPiece], left: CarriedGauges | None, start_s: int, end_s: int
+) -> float | None:
+    """Return the highest age in ms: measured at events, at the start of the window, or at its end. None if unknown."""
+    if not inside and left is None:
+        return None
+    ages = [piece.max_age_ms for piece in inside]
+    if left is not None and left.oldest_ms is not None:
+        ages.append(start_s * 1000 - left.oldest_ms)
+    at_end = inside[-1].oldest_ms if inside else left and left.oldest_ms
+    if at_end is not None:
+        ages.append(end_s * 1000 - at_end)
+    return max(0, *ages, 0)

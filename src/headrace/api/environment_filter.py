@@ -1,0 +1,70 @@
+"""Which environments a list covers: the key's scope narrowed by the query parameters `org`, `project` and `env`.
+
+Names outside the key's scope match nothing, like names that do not exist.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Annotated
+
+from fastapi import Depends, Query
+
+from headrace.api.access import KeyScope
+from headrace.api.auth import CurrentCaller
+from headrace.model.names import EnvRef
+from headrace.queue.keys import part_prefix
+from headrace.queue.validate import check_name
+
+
+@dataclass(frozen=True)
+class EnvironmentFilter:
+    """Filter for environments. None matches every name."""
+
+    org: str | None = None
+    project: str | None = None
+    env: str | None = None
+    nothing: bool = False
+
+    def covers(self, ref: EnvRef) -> bool:
+        names = zip((self.org, self.project, self.env), (ref.org, ref.project, ref.env), strict=True)
+        return not self.nothing and all(wanted in (None, name) for wanted, name in names)
+
+    @property
+    def parts(self) -> dict[str, str | None]:
+        return {"org": self.org, "project": self.project, "env": self.env}
+
+    @property
+    def prefix(self) -> str:
+        """Prefix shared by all covered names in Valkey, as far as it is determined."""
+        return part_prefix(self.org, self.project)
+
+    @property
+    def environment(self) -> EnvRef | None:
+        """The environment, if the filter selects exactly one."""
+        if self.nothing or self.org is None or self.project is None or self.env is None:
+            return None
+        return EnvRef(self.org, self.project, self.env)
+
+
+def narrow_to_scope(scope: KeyScope, requested: EnvironmentFilter) -> EnvironmentFilter:
+    pairs = {part: (getattr(scope, part), wanted) for part, wanted in requested.parts.items()}
+    parts = {part: fixed if wanted is None else wanted for part, (fixed, wanted) in pairs.items()}
+    clash = any(None not in pair and pair[0] != pair[1] for pair in pairs.values())
+    return EnvironmentFilter(**parts, nothing=clash)
+
+
+FilterName = Annotated[str | None, Query(description="Only this name. Names outside the key's scope match nothing.")]
+
+
+async def make_environment_filter(
+    caller: CurrentCaller, org: FilterName = None, project: FilterName = None, env: FilterName = None
+) -> EnvironmentFilter:
+    requested = EnvironmentFilter(org, project, env)
+    for what, name in asdict(requested).items():
+        if isinstance(name, str):
+            check_name(what, name)
+    return narrow_to_scope(caller.scope, requested)
+
+
+EnvironmentFilterDep = Annotated[EnvironmentFilter, Depends(make_environment_filter)]

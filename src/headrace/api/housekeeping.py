@@ -1,0 +1,81 @@
+"""Background thread of an API process: refresh keys, store last-used times, purge old rows."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from threading import Event, Thread
+
+from headrace.api import api_keys as keys
+from headrace.api import audit, sessions
+from headrace.api.services import Services
+from headrace.errors import HeadraceError
+from headrace.postgres.connect import transaction
+
+log = logging.getLogger(__name__)
+
+FLUSH_EVERY_S = 60.0
+PURGE_EVERY_S = 3600.0
+STOP_S = 5.0
+
+
+class ApiHousekeeping:
+    """Periodic tasks of one API process."""
+
+    def __init__(self, services: Services) -> None:
+        self._to = services
+        self._flushed_at = self._purged_at = time.monotonic()
+
+    def run_forever(self, stop: Event) -> None:
+        while not stop.is_set():
+            try:
+                self.run_once(time.monotonic())
+            except HeadraceError as error:
+                log.warning("housekeeping postponed: %s", error, extra={"action": "upkeep"})
+            except Exception:
+                log.exception("housekeeping failed, continuing", extra={"action": "upkeep"})
+            stop.wait(keys.REFRESH_S)
+
+    def run_once(self, now: float) -> None:
+        self._to.key_ring.refresh()
+        if now - self._flushed_at >= FLUSH_EVERY_S:
+            self._flushed_at = now
+            self.flush_used()
+        if now - self._purged_at >= PURGE_EVERY_S:
+            self._purged_at = now
+            self.purge_old_rows()
+
+    def flush_used(self) -> None:
+        used = _drain(self._to.used_key_ids)
+        used_sessions = _drain(self._to.used_session_ids)
+        if used:
+            keys.mark_keys_used(self._to.postgres, used)
+        if used_sessions:
+            with transaction(self._to.postgres) as conn:
+                sessions.mark_sessions_used(conn, used_sessions)
+
+    def purge_old_rows(self) -> None:
+        with transaction(self._to.postgres) as conn:
+            sessions.purge_expired(conn)
+            audit.purge_old_entries(conn, self._to.settings.audit_keep)
+
+
+def _drain(names: set[str]) -> set[str]:
+    """Remove and return all names. Safe while other threads add more."""
+    return {names.pop() for _ in range(len(names))}
+
+
+@contextmanager
+def run_housekeeping(services: Services) -> Generator[None]:
+    """Run housekeeping in a thread while the context is open, and close the services at its end."""
+    stop = Event()
+    thread = Thread(target=ApiHousekeeping(services).run_forever, args=[stop], name="upkeep", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(STOP_S)
+        services.close()

@@ -1,0 +1,66 @@
+"""Cursor encoding and paging. A cursor marks the last item of a page and is opaque to clients."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Generic, TypeVar
+
+from fastapi import Query
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from headrace.api.problems import Problem
+
+T = TypeVar("T")
+P = TypeVar("P")
+
+MAX_PAGE = 500
+MAX_CURSOR = 4096
+
+CursorText = Annotated[
+    str | None,
+    Query(max_length=MAX_CURSOR, description="`next` of the previous page; keep all other parameters the same."),
+]
+
+
+class CursorCodec(Generic[P]):
+    """Encodes positions in a list. `what` names the list and its order; cursors of another list are refused."""
+
+    def __init__(self, place: Any) -> None:
+        list_and_place: Any = tuple.__class_getitem__((str, place))
+        self._adapter: TypeAdapter[tuple[str, P]] = TypeAdapter(list_and_place)
+
+    def encode(self, what: str, place: P) -> str:
+        return base64.urlsafe_b64encode(to_json((what, place))).decode().rstrip("=")
+
+    def decode(self, what: str, text: str | None) -> P | None:
+        if text is None:
+            return None
+        try:
+            whole = text.encode() + b"=" * (-len(text) % 4)
+            list_name, place = self._adapter.validate_json(base64.b64decode(whole, altchars=b"-_", validate=True))
+        except (ValidationError, binascii.Error, ValueError) as error:
+            raise _invalid_cursor() from error
+        if list_name != what:
+            raise _invalid_cursor()
+        return place
+
+
+def paginate(
+    items: Sequence[T], key: Callable[[T], Any], after: Any | None, limit: int, down: bool = False
+) -> tuple[list[T], bool]:
+    """Return up to `limit` items whose key is beyond `after`, sorted by key (descending with `down`), and whether there
+    are more."""
+    rest = [item for item in items if after is None or (key(item) < after if down else key(item) > after)]
+    rest.sort(key=key, reverse=down)
+    return rest[:limit], len(rest) > limit
+
+
+def _invalid_cursor() -> Problem:
+    return Problem(
+        400,
+        "cursor: not valid for this list or sort order. Pass `next` of the previous page unchanged, with the same "
+        "parameters, or omit it to start over.",
+    )

@@ -1,0 +1,253 @@
+"""Request and response models of `/api/v1/alerts`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, Field
+
+from headrace.alerts.records import Channel, Incident, Silence
+from headrace.alerts.rules import Rule
+from headrace.api.schemas.common import Name, PrintableText, RequestBody, Time
+from headrace.history.presenter import format_iso_ms
+
+MetricName = Literal["BACKLOG", "LATENCY", "ERROR_RATE", "OLDEST_AGE", "NO_DATA"]
+OperatorName = Literal["GREATER_THAN", "LESS_THAN"]
+PercentileName = Literal["avg", "p50", "p90", "p95", "p99"]
+SeverityName = Literal["info", "warning", "critical"]
+ChannelType = Literal["slack", "email", "webhook", "apprise"]
+
+WINDOW = "Window in seconds: a multiple of 5 up to two hours, of 60 above."
+COOLDOWN = "Minimum time in seconds between two firings."
+FOR = "Seconds that the condition must hold before the rule fires."
+
+
+class RuleFields(RequestBody):
+    queue: Name | None = Field(
+        None, description="Queue to watch; null: every queue of the environment, each separately."
+    )
+    operator: OperatorName | None = None
+    threshold: float | None = Field(None, allow_inf_nan=False, description="In jobs, ms, or a ratio from 0 to 1.")
+    percentile: PercentileName | None = Field(None, description="LATENCY only.")
+    window_s: int | None = Field(None, description=WINDOW)
+    cooldown_s: int | None = Field(None, description=COOLDOWN)
+    for_s: int | None = Field(None, description=FOR)
+    severity: SeverityName | None = None
+    enabled: bool | None = None
+    auto_resolve: bool | None = None
+    channels: list[Name] | None = Field(None, description="Ids of channels of the same environment.")
+
+
+class RuleChange(RuleFields):
+    """Omitted fields are unchanged."""
+
+    name: Name | None = None
+    metric: MetricName | None = None
+
+
+class NewRule(RuleFields):
+    """Defaults: GREATER_THAN, all queues, window 300, cooldown 900, for 0, warning, enabled, auto_resolve."""
+
+    name: Name
+    metric: MetricName
+
+
+class RuleDocument(BaseModel):
+    id: str
+    org: str
+    project: str
+    env: str
+    name: str
+    queue: str | None = Field(description="null: every queue of the environment, each separately.")
+    metric: MetricName
+    operator: OperatorName
+    threshold: float = Field(description="In jobs, ms, or a ratio from 0 to 1.")
+    percentile: PercentileName
+    window_s: int = Field(description=WINDOW)
+    cooldown_s: int = Field(description=COOLDOWN)
+    for_s: int = Field(description=FOR)
+    severity: SeverityName
+    enabled: bool
+    auto_resolve: bool = Field(description="False: incidents must be resolved by hand.")
+    channels: list[str]
+    condition: str = Field(description="Readable condition.", examples=["LATENCY p95 > 250 ms over 5 min"])
+
+
+class RuleList(BaseModel):
+    rules: list[RuleDocument]
+
+
+class ChannelFields(RequestBody):
+    url: str | None = Field(None, description="For slack, webhook and apprise. Never returned.")
+    to: list[PrintableText] | None = Field(None, description="For email: addresses.")
+    secret: str | None = Field(None, description="Webhook signing secret; generated if omitted.")
+    health: bool | None = Field(
+        None,
+        description="Also receives alerts about Headrace's own health. Only keys with global scope can set it.",
+    )
+    enabled: bool | None = None
+
+
+class ChannelChange(ChannelFields):
+    """Omitted fields are unchanged."""
+
+    name: Name | None = None
+    type: ChannelType | None = None
+
+
+class NewChannel(ChannelFields):
+    name: Name
+    type: ChannelType
+
+
+class ChannelDocument(BaseModel):
+    id: str
+    org: str
+    project: str
+    env: str
+    name: str
+    type: ChannelType
+    target: str = Field(description="Destination without secrets.", examples=["https://hooks.slack.com/***"])
+    health: bool
+    enabled: bool
+    failures: int = Field(description="Consecutive failed deliveries.")
+    last_error: str | None = Field(description="Error of the last failed delivery.")
+    retry_at: Time | None = Field(description="Time of the next attempt.")
+    last_sent_at: Time | None
+
+
+class MadeChannel(ChannelDocument):
+    secret: str | None = Field(description="Generated webhook secret; returned only once.")
+
+
+class ChannelList(BaseModel):
+    channels: list[ChannelDocument]
+
+
+class Tested(BaseModel):
+    id: str = Field(description="Message id, sent as header X-Headrace-Delivery.")
+    delivered: bool
+    error: str | None = Field(description="Why the message was not delivered, if known.")
+
+
+class NewSilence(RequestBody):
+    ends_at: AwareDatetime = Field(description="End of the silence (required).")
+    starts_at: AwareDatetime | None = Field(None, description="null: now.")
+    rule_id: Name | None = Field(None, description="Rule to silence; null: every rule of the environment.")
+    queue: Name | None = Field(None, description="Queue to silence; null: every queue.")
+    reason: str = Field("", max_length=500)
+
+
+class SilenceDocument(BaseModel):
+    id: str
+    org: str
+    project: str
+    env: str
+    rule_id: str | None
+    queue: str | None
+    reason: str
+    made_by: str
+    starts_at: Time
+    ends_at: Time
+
+
+class SilenceList(BaseModel):
+    silences: list[SilenceDocument]
+
+
+class IncidentDocument(BaseModel):
+    id: str
+    rule_id: str
+    rule: str = Field(description="Name of the rule when it fired.")
+    condition: str | None = Field(description="Rule condition when it fired; null for Headrace's own health.")
+    org: str
+    project: str
+    env: str
+    queue: str | None = Field(description="null: not about a queue.")
+    severity: SeverityName
+    state: Literal["firing", "acknowledged", "resolved"]
+    value: float | None = Field(description="Value when the rule fired.")
+    fired_at: Time
+    acknowledged_at: Time | None
+    acknowledged_by: str | None
+    resolved_at: Time | None
+    reason: str | None = Field(description="Why it was resolved, if not automatically.")
+
+
+class TransitionDocument(BaseModel):
+    id: str
+    kind: Literal["pending", "ok", "firing", "resolved"]
+    at: Time
+    value: float | None
+    told: bool = Field(description="True if channels were notified.")
+
+
+class DeliveryDocument(BaseModel):
+    """Delivery of a message about an incident to one channel."""
+
+    id: str = Field(description="Message id, as sent to the receiver.")
+    channel_id: str
+    channel: str = Field(description="Name of the channel.")
+    kind: Literal["firing", "resolved"]
+    attempts: int
+    created_at: Time
+    delivered_at: Time | None
+    given_up_at: Time | None
+    error: str | None = Field(description="Error of the last attempt, or the rejected recipients.")
+
+
+class IncidentDetail(IncidentDocument):
+    transitions: list[TransitionDocument]
+    deliveries: list[DeliveryDocument]
+
+
+class IncidentList(BaseModel):
+    incidents: list[IncidentDocument]
+    next: str | None
+
+
+def present_rule(rule: Rule) -> RuleDocument:
+    known = {key: value for key, value in vars(rule).items() if key in RuleDocument.model_fields}
+    return RuleDocument.model_validate({**known, "channels": list(rule.channels), "condition": rule.format_condition()})
+
+
+def present_channel(channel: Channel) -> ChannelDocument:
+    return ChannelDocument.model_validate(_make_channel_fields(channel))
+
+
+def present_created_channel(channel: Channel, secret: str | None) -> MadeChannel:
+    return MadeChannel.model_validate({**_make_channel_fields(channel), "secret": secret})
+
+
+def _make_channel_fields(channel: Channel) -> dict[str, Any]:
+    known = {key: value for key, value in vars(channel).items() if key in ChannelDocument.model_fields}
+    return {**known, "retry_at": _format_time(channel.retry_at), "last_sent_at": _format_time(channel.last_sent)}
+
+
+def present_silence(silence: Silence) -> SilenceDocument:
+    times = {"starts_at": _format_time(silence.starts_at), "ends_at": _format_time(silence.ends_at)}
+    return SilenceDocument.model_validate({**vars(silence), **times})
+
+
+def present_incident(incident: Incident) -> dict[str, Any]:
+    return {
+        **{key: value for key, value in vars(incident).items() if key in IncidentDocument.model_fields},
+        **{"rule": incident.rule["name"], "condition": incident.condition, "queue": incident.queue or None},
+        **{"state": incident.state, "fired_at": _format_time(incident.fired_at)},
+        "acknowledged_at": _format_time(incident.acknowledged_at),
+        "resolved_at": _format_time(incident.resolved_at),
+    }
+
+
+def present_incident_detail(
+    incident: Incident, transitions: list[dict[str, Any]], deliveries: list[dict[str, Any]]
+) -> IncidentDetail:
+    shown = [{**each, "at": _format_time(each["at"])} for each in transitions]
+    times = ("created_at", "delivered_at", "given_up_at")
+    sent = [{**each, **{name: _format_time(each[name]) for name in times}} for each in deliveries]
+    return IncidentDetail.model_validate({**present_incident(incident), "transitions": shown, "deliveries": sent})
+
+
+def _format_time(at: datetime | None) -> str | None:
+    return None if at is None else format_iso_ms(int(at.timestamp() * 1000))

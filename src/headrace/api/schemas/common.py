@@ -1,0 +1,53 @@
+"""Types shared by all request and response models."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from headrace.history.presenter import format_iso_ms
+from headrace.model.names import MAX_NAME_BYTES, find_name_problem
+
+MAX_ERROR_TEXT = 500
+
+Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+
+def _check_name(name: str) -> str:
+    if problem := find_name_problem(name):
+        raise ValueError(f"name {problem}")
+    return name
+
+
+def _check_name_or_empty(name: str) -> str:
+    return _check_name(name) if name else name
+
+
+def _check_text(text: str) -> str:
+    """Refuse NUL, which PostgreSQL cannot store in text."""
+    if "\x00" in text:
+        raise ValueError("must not contain NUL")
+    return text
+
+
+def _check_printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("only printable characters are allowed")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_check_name), Field(min_length=1, max_length=MAX_NAME_BYTES)]
+NameOrEmpty = Annotated[str, AfterValidator(_check_name_or_empty), Field(max_length=MAX_NAME_BYTES)]
+PrintableText = Annotated[str, AfterValidator(_check_printable)]
+ErrorText = Annotated[str, AfterValidator(_check_text), Field(max_length=MAX_ERROR_TEXT)]
+
+
+class RequestBody(BaseModel):
+    """Base of request bodies; unknown fields are an error."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def format_time_ms(milliseconds: int | None) -> str | None:
+    return None if milliseconds is None else format_iso_ms(milliseconds)

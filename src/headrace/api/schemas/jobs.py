@@ -1,0 +1,175 @@
+"""Request and response models for jobs."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Discriminator, Field, StrictInt, Tag, model_validator
+
+from headrace.api.schemas.common import Name, NameOrEmpty, RequestBody, Time, format_time_ms
+from headrace.model.job import JobInfo, NewJob, make_job_id
+from headrace.queue.validate import MAX_ATTEMPTS, MAX_DELAY_MS, MAX_PRIORITY
+
+PREVIEW_BYTES = 4096
+MAX_JOBS = 1000
+
+
+class JobToEnqueue(RequestBody):
+    task: Name = Field(description="Name of the task that runs the job.", examples=["send_email"])
+    payload: Any = Field(
+        None,
+        description="Input of the task: any JSON value, passed to the task as JSON text; if omitted, the payload is "
+        "empty.",
+        examples=[{"to": "ann@example.com"}],
+    )
+    payload_encoding: Literal["json", "base64"] = Field(
+        "json", description="`base64`: `payload` is a string, and the task gets the decoded bytes."
+    )
+    id: Name | None = Field(
+        None,
+        description="An id is accepted once, so a request can be repeated safely. If omitted, an id is generated.",
+        examples=["order-1234-mail"],
+    )
+    delay_ms: Annotated[StrictInt, Field(ge=0, le=MAX_DELAY_MS)] = Field(
+        0, description="Milliseconds before the job may start (Valkey's clock)."
+    )
+    priority: Annotated[StrictInt, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = Field(
+        0, description="Higher runs sooner within the queue."
+    )
+    ttl_ms: Annotated[StrictInt, Field(ge=1, le=MAX_DELAY_MS)] | None = Field(
+        None,
+        description="Milliseconds after enqueue when the job expires unless a worker has started it; null: never.",
+    )
+    max_attempts: Annotated[StrictInt, Field(ge=1, le=MAX_ATTEMPTS)] = Field(
+        5, description="The job is buried when the last attempt fails."
+    )
+    flow: NameOrEmpty = Field("", description="Flow that the job belongs to.")
+    flow_type: NameOrEmpty = Field("", description="Type of the flow.")
+
+    @property
+    def payload_bytes(self) -> bytes:
+        if "payload" not in self.model_fields_set:
+            return b""
+        if self.payload_encoding == "json":
+            return json.dumps(self.payload, separators=(",", ":"), allow_nan=False).encode()
+        return base64.b64decode(self.payload, validate=True)
+
+    @model_validator(mode="after")
+    def _refuse_payload(self) -> JobToEnqueue:
+        if self.payload_encoding == "base64" and not isinstance(self.payload, str):
+            raise ValueError("payload must be a string if payload_encoding is base64")
+        try:
+            _ = self.payload_bytes
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"payload is not valid {self.payload_encoding}: {error}") from error
+        return self
+
+    def to_new_job(self) -> NewJob:
+        return NewJob(
+            self.task,
+            self.payload_bytes,
+            self.id or make_job_id(),
+            self.delay_ms,
+            self.priority,
+            self.ttl_ms,
+            self.max_attempts,
+            self.flow,
+            self.flow_type,
+        )
+
+
+class JobsToEnqueue(RequestBody):
+    jobs: list[JobToEnqueue] = Field(min_length=1, max_length=MAX_JOBS)
+
+
+def _choose_body_type(value: Any) -> str:
+    has_jobs = "jobs" in value if isinstance(value, dict) else isinstance(value, JobsToEnqueue)
+    return "many" if has_jobs else "one"
+
+
+OneOrMany = Annotated[
+    Annotated[JobToEnqueue, Tag("one")] | Annotated[JobsToEnqueue, Tag("many")], Discriminator(_choose_body_type)
+]
+
+
+class EnqueuedJob(BaseModel):
+    id: str = Field(examples=["order-1234-mail"])
+    accepted: bool = Field(description="False if a job with this id already exists.", examples=[True])
+
+
+class Enqueued(BaseModel):
+    accepted: int = Field(description="Jobs accepted by this request.", examples=[1])
+    known: int = Field(description="Jobs whose id already existed; not added again.", examples=[0])
+    jobs: list[EnqueuedJob] = Field(description="In the order of the request.")
+
+
+class Payload(BaseModel):
+    """Preview of a payload."""
+
+    bytes: int = Field(description="Size of the whole payload.", examples=[24])
+    encoding: Literal["text", "base64"] = Field(description="Encoding of `preview`.")
+    preview: str = Field(description="The first 4 KiB.", examples=['{"to":"ann@example.com"}'])
+    cut: bool = Field(description="True if `preview` is truncated.", examples=[False])
+
+
+def preview_payload(payload: bytes, size: int) -> Payload:
+    head, cut = payload[:PREVIEW_BYTES], size > PREVIEW_BYTES
+    try:
+        # Not final if truncated, because the cut may split a character.
+        text = codecs.getincrementaldecoder("utf-8")().decode(head, final=not cut)
+    except UnicodeDecodeError:
+        return Payload(bytes=size, encoding="base64", preview=base64.b64encode(head).decode(), cut=cut)
+    return Payload(bytes=size, encoding="text", preview=text, cut=cut)
+
+
+class Job(BaseModel):
+    """Current state of a job. Finished jobs have only id and state."""
+
+    id: str = Field(examples=["order-1234-mail"])
+    state: Literal["cold", "scheduled", "ready", "running", "dead", "done"] = Field(examples=["dead"])
+    org: str = Field(examples=["acme"])
+    project: str = Field(examples=["shop"])
+    env: str = Field(examples=["prod"])
+    queue: str | None = Field(examples=["emails"])
+    task: str | None = Field(examples=["send_email"])
+    flow: str = Field(examples=["signup"])
+    flow_type: str = Field(examples=["TRANSFORM"])
+    priority: int = Field(examples=[0])
+    attempts: int = Field(description="Attempts started.", examples=[5])
+    max_attempts: int = Field(examples=[5])
+    enqueued_at: Time | None = Field(examples=["2026-01-31T11:58:00Z"])
+    due_at: Time | None = Field(examples=["2026-01-31T11:58:00Z"])
+    expires_at: Time | None = Field(examples=[None])
+    payload: Payload | None
+    error: str | None = Field(
+        description="Error of the last failed attempt, with traceback.", examples=["ValueError: no"]
+    )
+
+
+def present_job(found: JobInfo) -> Job:
+    known = bool(found.queue)
+    return Job(
+        id=found.id,
+        state=found.state.value,
+        **vars(found.environment),
+        queue=found.queue or None,
+        task=found.task or None,
+        flow=found.flow,
+        flow_type=found.flow_type,
+        priority=found.priority,
+        attempts=found.attempts,
+        max_attempts=found.max_attempts,
+        enqueued_at=format_time_ms(found.enqueued_at_ms),
+        due_at=format_time_ms(found.due_at_ms),
+        expires_at=format_time_ms(found.expires_at_ms),
+        payload=preview_payload(found.payload, len(found.payload)) if known else None,
+        error=found.error,
+    )
+
+
+class Cancelled(BaseModel):
+    id: str = Field(examples=["order-1234-mail"])
+    was: Literal["cold", "scheduled", "ready"] = Field(description="State before it was cancelled.", examples=["ready"])

@@ -1,0 +1,161 @@
+"""The autoscaler service: observe, decide, record, act. One process leads; the others stand by.
+
+A decision is applied after it is stored, and stored only under the lease. Without PostgreSQL no decisions are made and
+local workers are kept at their number. When another process leads, this one stops its local workers and calls no
+webhooks.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import Protocol
+
+from headrace.autoscale.decide import Decision, ScalingState, ScalingVerb, decide
+from headrace.autoscale.lease import AutoscalerFenced, AutoscalerLease
+from headrace.autoscale.metrics import AutoscalerMetrics
+from headrace.autoscale.observer import LoadObserver
+from headrace.autoscale.records import delete_types_except, list_types, purge_decisions, put_decision
+from headrace.autoscale.worker_types import WorkerType
+from headrace.errors import HeadraceError
+from headrace.postgres.connect import Pool, transaction
+from headrace.runtime.loop import LoopStats
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+PURGE_EVERY_S = 3600.0
+
+
+class Actuator(Protocol):
+    """Runs the workers of one type."""
+
+    def count(self) -> int | None: ...  # None: unknown, the workers run elsewhere
+    def scale(self, wanted: int, sentence: str = "") -> None: ...
+    def reconcile(self) -> None: ...
+    def stand_down(self) -> None: ...  # this process no longer leads
+    def stop(self, timeout_s: float | None = None) -> None: ...
+
+
+@dataclass(frozen=True)
+class AutoscalerOptions:
+    every_s: float = 10.0
+    lease_s: float = 15.0
+    fresh_s: float = 60.0  # how long the API serves a decision as current
+    keep_s: float = 7 * 86_400.0
+    tick_s: float = TICK_S
+
+
+class Autoscaler:
+    def __init__(
+        self,
+        pool: Pool,
+        lease: AutoscalerLease,
+        observer: LoadObserver,
+        types: Sequence[WorkerType],
+        actuators: Mapping[str, Actuator] | None = None,
+        options: AutoscalerOptions | None = None,
+    ) -> None:
+        self._pool = pool
+        self._lease = lease
+        self._observer = observer
+        self._types = types
+        self._actuators = actuators or {}
+        self._options = options or AutoscalerOptions()
+        self._next_purge = float("-inf")
+        self.metrics = AutoscalerMetrics(lambda: lease.is_held, [each.name for each in types])
+
+    def run_forever(self, stop: Event) -> None:
+        renewing = Thread(target=self._renew_until, args=[stop], name="autoscale-lease", daemon=True)
+        self._run_step(self._lease.acquire, self.metrics.lease)
+        renewing.start()
+        due = time.monotonic()
+        while not stop.is_set():
+            if self._lease.is_held and time.monotonic() >= due:
+                due = time.monotonic() + self._options.every_s
+                self._run_step(lambda: self.run_once(time.time_ns() // 1_000_000), self.metrics.deciding)
+            self._run_step(self._maintain_workers, self.metrics.maintaining)
+            stop.wait(self._options.tick_s)
+        for actuator in self._actuators.values():
+            actuator.stand_down()
+        renewing.join(self._options.lease_s)
+        self._lease.release()  # another process may lead while these workers finish their jobs
+        for actuator in self._actuators.values():
+            actuator.stop()
+
+    def observe_once(self, now_ms: int) -> None:
+        """Observe without deciding. Rates need two observations."""
+        self._observer.observe(self._types, {}, now_ms)
+
+    def run_once(self, now_ms: int) -> list[Decision]:
+        """Observe, decide, store the decisions and apply them.
+
+        Raises AutoscalerFenced, or ServiceUnavailable without PostgreSQL. Without Valkey the inputs are unknown.
+        """
+        counted = {name: actuator.count() for name, actuator in self._actuators.items()}
+        workers = {name: count for name, count in counted.items() if count is not None}
+        observations = self._observer.observe(self._types, workers, now_ms)
+        with transaction(self._pool) as conn:
+            self._lease.fence(conn)
+            states = {each.name: each.state for each in list_types(conn)}
+            decisions = [
+                decide(each, observations[each.name], states.get(each.name, ScalingState()), now_ms)
+                for each in self._types
+            ]
+            for worker, decision in zip(self._types, decisions, strict=True):
+                put_decision(conn, worker, decision, self._options.fresh_s)
+            delete_types_except(conn, [each.name for each in self._types])
+            if time.monotonic() >= self._next_purge:
+                purge_decisions(conn, self._options.keep_s)
+                self._next_purge = time.monotonic() + PURGE_EVERY_S
+        self.metrics.record_decisions(decisions)
+        self._apply_decisions(decisions)
+        return decisions
+
+    def _apply_decisions(self, decisions: Sequence[Decision]) -> None:
+        disabled = {each.name for each in self._types if not each.enabled}
+        for decision in decisions:
+            level = logging.DEBUG if decision.verb == ScalingVerb.HOLD and decision.known else logging.INFO
+            log.log(level, "%s: %s", decision.type, decision.sentence, extra={"action": "decision"})
+            if decision.type in self._actuators and decision.type not in disabled and self._lease.is_held:
+                self._actuators[decision.type].scale(decision.wanted, decision.sentence)
+
+    def _maintain_workers(self) -> None:
+        """Keep the workers at their number between decisions; stand down if another process leads."""
+        for actuator in self._actuators.values():
+            if self._lease.is_held_elsewhere:
+                actuator.stand_down()
+            else:
+                actuator.reconcile()
+
+    def _renew_until(self, stop: Event) -> None:
+        while not stop.wait(self._options.lease_s / 3):
+            self._run_step(self._lease.acquire, self.metrics.lease)
+
+    def _run_step(self, step: Callable[[], object], rounds: LoopStats) -> None:
+        began = time.monotonic()
+        try:
+            step()
+            rounds.record_success(time.monotonic() - began)
+        except AutoscalerFenced as error:
+            log.info("%s", error, extra={"action": "fenced"})
+            rounds.record_superseded()
+        except HeadraceError as error:
+            log.warning("no decision made, workers unchanged: %s", error, extra={"action": "autoscale_wait"})
+            rounds.record_failure(error)
+        except Exception as error:
+            log.exception("autoscaler step failed unexpectedly, continuing", extra={"action": "autoscale_failed"})
+            rounds.record_failure(error)
+
+
+def decide_dry_run(
+    observer: LoadObserver, types: Sequence[WorkerType], states: dict[str, ScalingState], now_ms: int
+) -> list[Decision]:
+    """Return the decisions without storing or applying them. Updates `states` as if they had been applied."""
+    observations = observer.observe(types, {}, now_ms)
+    decisions = [decide(each, observations[each.name], states.get(each.name, ScalingState()), now_ms) for each in types]
+    states.update({each.type: each.state for each in decisions})
+    return decisions

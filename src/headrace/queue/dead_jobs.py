@@ -1,0 +1,107 @@
+"""Dead jobs that are still in Valkey. With PostgreSQL they stay there for a few seconds, until the mover moves them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.model.names import MAX_NAME_BYTES, QueueRef
+from headrace.queue import keys
+from headrace.queue.scripts import DeadFilter, split_body
+from headrace.valkey.connect import Valkey, translate_errors
+
+DeadCursor = tuple[int, str]
+"""Pagination cursor of a dead job: when it was buried (ms), and its id."""
+
+HEADER_BYTES = 4 * (MAX_NAME_BYTES + 1)
+_FIELDS = ("enqueued", "priority", "attempts", "max_attempts", "size", "error")
+
+
+@dataclass(frozen=True)
+class DeadEntry:
+    """A dead job in a list."""
+
+    job_id: str
+    buried_ms: int
+    matches: bool  # it matches the filter; if not, only its cursor is meaningful
+    task: str
+    flow: str
+    flow_type: str
+    size: int
+    priority: int
+    attempts: int
+    max_attempts: int
+    enqueued_ms: int
+    error: str
+    payload: bytes = b""  # the first bytes, if requested
+
+    @property
+    def cursor(self) -> DeadCursor:
+        return self.buried_ms, self.job_id
+
+
+def cursor_sort_key(cursor: DeadCursor) -> tuple[int, bytes]:
+    """Return a sort key that orders cursors like PostgreSQL's C collation, so that both tiers can be listed as one."""
+    return cursor[0], cursor[1].encode()
+
+
+def read_dead(
+    client: Valkey, shards: int, ref: QueueRef, which: DeadFilter, after: DeadCursor | None, scan: int
+) -> list[DeadEntry]:
+    """Return dead jobs in Valkey, newest first, after the cursor `after` (None: from the newest). At least `scan` jobs
+    are returned if that many exist; those that do not match the filter have `matches=False`."""
+    shard = ref.environment.shard(shards)
+    key = keys.dead(shard, ref)
+    until = min((at for at in (after and after[0], which.buried_until_ms) if at is not None), default="+inf")
+    since = "-inf" if which.buried_from_ms is None else which.buried_from_ms
+    with translate_errors():
+        # Valkey orders jobs of the same millisecond by encoded id, not by cursor, so all jobs of the first and last
+        # millisecond are read.
+        already_listed: Any = client.zcount(key, after[0], after[0]) if after else 0
+        members: Any = client.zrevrangebyscore(key, until, since, start=0, num=scan + already_listed, withscores=True)
+        if members:
+            members += client.zrangebyscore(key, members[-1][1], members[-1][1], withscores=True)
+        cursors = {(int(at), keys.decode(name.decode())) for name, at in members}
+        wanted = [cursor for cursor in cursors if after is None or cursor_sort_key(cursor) < cursor_sort_key(after)]
+        return _read_entries(
+            client, shard, ref, sorted(wanted, key=cursor_sort_key, reverse=True), which, payload_bytes=0
+        )
+
+
+def read_dead_job(client: Valkey, shards: int, ref: QueueRef, job_id: str, payload_bytes: int) -> DeadEntry | None:
+    """Return a dead job with the first `payload_bytes` of its payload, or None if it is not in Valkey."""
+    shard = ref.environment.shard(shards)
+    with translate_errors():
+        at: Any = client.zscore(keys.dead(shard, ref), keys.encode(job_id))
+        cursors = [] if at is None else [(int(at), job_id)]
+        entries = _read_entries(client, shard, ref, cursors, DeadFilter(), payload_bytes)
+    return entries[0] if entries else None
+
+
+def _read_entries(
+    client: Valkey, shard: int, ref: QueueRef, cursors: Sequence[DeadCursor], which: DeadFilter, payload_bytes: int
+) -> list[DeadEntry]:
+    pipeline = client.pipeline(transaction=False)
+    for _, job_id in cursors:
+        pipeline.hmget(keys.job(shard, ref.environment, job_id), *_FIELDS)
+        pipeline.getrange(keys.body(shard, ref.environment, job_id), 0, HEADER_BYTES + payload_bytes - 1)
+    answers: list[Any] = pipeline.execute()
+    return [
+        _parse_entry(place, fields, body, which, payload_bytes)
+        for place, fields, body in zip(cursors, answers[::2], answers[1::2], strict=True)
+        if fields[0] is not None  # else it is no longer in Valkey
+    ]
+
+
+def _parse_entry(
+    cursor: DeadCursor, fields: Sequence[bytes | None], body: bytes, which: DeadFilter, payload_bytes: int
+) -> DeadEntry:
+    (_, task, flow, flow_type), payload = split_body(body)
+    enqueued_ms, priority, attempts, max_attempts, size = (int(field or 0) for field in fields[:5])
+    error = (fields[5] or b"").decode(errors="replace")
+    matches = which.task in ("", task) and which.error in error
+    return DeadEntry(
+        *(cursor[1], cursor[0], matches, task, flow, flow_type, size, priority, attempts, max_attempts),
+        *(enqueued_ms, error, payload[:payload_bytes]),
+    )

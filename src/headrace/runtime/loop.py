@@ -1,0 +1,141 @@
+"""Iteration counts, durations and health of background loops.
+
+A process is unhealthy while a loop has failed UNHEALTHY_AFTER times in a row. A standby process, which leaves the work
+to another one, is healthy.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headrace.runtime.metrics import DurationHistogram, MetricDeclaration, MetricFamilies, MetricFamily, MetricValues
+
+UNHEALTHY_AFTER = 3  # consecutive failures
+
+OK, ERROR, SUPERSEDED = STATUSES = ("ok", "error", "superseded")
+
+ITERATIONS = MetricDeclaration(
+    "headrace_loop_rounds_total",
+    "counter",
+    "Loop iterations by result: ok, error, or superseded (another process has taken over).",
+    ("loop", "status"),
+)
+SECONDS = MetricDeclaration(
+    "headrace_loop_round_seconds", "histogram", "Duration of successful loop iterations.", ("loop",)
+)
+LAST_SUCCESS = MetricDeclaration(
+    "headrace_loop_last_success_timestamp_seconds",
+    "gauge",
+    "Unix time of the last successful iteration; absent before the first.",
+    ("loop",),
+)
+LEADING = MetricDeclaration(
+    "headrace_loop_leading", "gauge", "1 if this process is the leader, 0 if it is on standby.", ("loop",)
+)
+HEALTHY = MetricDeclaration(
+    "headrace_loop_healthy",
+    "gauge",
+    "0 after three consecutive failed iterations, until a success; otherwise 1.",
+    ("loop",),
+)
+METRICS = (ITERATIONS, SECONDS, LAST_SUCCESS, LEADING, HEALTHY)
+
+
+LoopShards = tuple[int, ...]
+"""Shards that an iteration served; empty if the loop does not work by shard. Failures are counted per set of shards."""
+
+
+class LoopStats:
+    """Counters and health of one background loop. `leads` returns whether this process is the leader; None if the loop
+    has no leader."""
+
+    def __init__(self, loop: str, leads: Callable[[], bool] | None = None) -> None:
+        self.loop = loop
+        self.leads = leads
+        self.seconds = DurationHistogram()
+        self.counts = dict.fromkeys(STATUSES, 0)
+        self.last_success_at: float | None = None
+        self._failing: dict[LoopShards, tuple[int, str]] = {}  # consecutive failures, and the last error
+        self._lock = threading.Lock()
+
+    @property
+    def failures_in_a_row(self) -> int:
+        """Highest number of consecutive failures of any set of shards."""
+        return max((failures for failures, _ in list(self._failing.values())), default=0)
+
+    @property
+    def last_error(self) -> str:
+        return max(list(self._failing.values()), default=(0, ""))[1]
+
+    @property
+    def healthy(self) -> bool:
+        return self.failures_in_a_row < UNHEALTHY_AFTER
+
+    def record_success(self, seconds: float, shards: LoopShards = ()) -> None:
+        with self._lock:
+            self.counts[OK] += 1
+            self.seconds.observe(seconds)
+            self.last_success_at = time.time()
+            self._failing.pop(shards, None)
+
+    def record_failure(self, error: Exception, shards: LoopShards = ()) -> None:
+        with self._lock:
+            self.counts[ERROR] += 1
+            failures, _ = self._failing.get(shards, (0, ""))
+            self._failing[shards] = failures + 1, str(error) or type(error).__name__
+
+    def record_superseded(self, shards: LoopShards = ()) -> None:
+        with self._lock:
+            self.counts[SUPERSEDED] += 1
+            self._failing.pop(shards, None)
+
+    def record_standby(self, shards: LoopShards = ()) -> None:
+        """Record that another process is the leader; clears failures."""
+        with self._lock:
+            self._failing.pop(shards, None)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "healthy": self.healthy,
+            "leading": None if self.leads is None else self.leads(),
+            "failures_in_a_row": self.failures_in_a_row,
+            "last_error": self.last_error,
+            "last_success_at": self.last_success_at,
+        }
+
+
+class ServiceMetrics:
+    """Metrics and health of a service: its loops, and additional values."""
+
+    def __init__(self, loops: Sequence[LoopStats], numbers: Sequence[MetricValues] = ()) -> None:
+        self.loops = loops
+        self._numbers = numbers
+
+    def families(self) -> MetricFamilies:
+        yield ITERATIONS, {(each.loop, status): each.counts[status] for each in self.loops for status in STATUSES}
+        yield SECONDS, {(each.loop,): each.seconds for each in self.loops}
+        yield (
+            LAST_SUCCESS,
+            {(each.loop,): each.last_success_at for each in self.loops if each.last_success_at is not None},
+        )
+        yield LEADING, {(each.loop,): float(each.leads()) for each in self.loops if each.leads is not None}
+        yield HEALTHY, {(each.loop,): float(each.healthy) for each in self.loops}
+        yield from self.extra_families()
+
+    def extra_families(self) -> MetricFamilies:
+        """Return metric families beyond those of the loops."""
+        return [numbers.read() for numbers in self._numbers]
+
+    def health(self) -> tuple[int, dict[str, Any]]:
+        """Return HTTP status and body of /healthz."""
+        healthy = all(each.healthy for each in self.loops)
+        loops = {each.loop: each.to_dict() for each in self.loops}
+        return (200 if healthy else 503), {"healthy": healthy, "loops": loops}
+
+
+def single_value_family(metric: MetricDeclaration, value: float | None) -> MetricFamily:
+    """Return a family with one value and no labels, or without a value if `value` is None (unknown)."""
+    return metric, {} if value is None else {(): value}

@@ -1,0 +1,50 @@
+"""Adapter from runtime metrics to prometheus_client, read at a scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as Served
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from headrace.runtime.metrics import BOUNDS_S, DurationHistogram, LabelValues, MetricDeclaration, MetricFamilies
+
+LE = [*map(floatToGoString, BOUNDS_S), "+Inf"]
+
+
+class MetricCollector(Collector):
+    def __init__(self, sources: Sequence[Callable[[], MetricFamilies]]) -> None:
+        self._sources = sources
+
+    def collect(self) -> Iterator[Served]:
+        for source in self._sources:
+            for metric, values in source():
+                yield _build_family(metric, values)
+
+
+def build_registry(*sources: Callable[[], MetricFamilies]) -> CollectorRegistry:
+    """Build a registry of these sources and of the process's memory, CPU time and open files."""
+    registry = CollectorRegistry()
+    registry.register(MetricCollector(sources))
+    ProcessCollector(registry=registry)
+    return registry
+
+
+def _build_family(metric: MetricDeclaration, values: Mapping[LabelValues, float | DurationHistogram]) -> Served:
+    if metric.type == "histogram":
+        histogram = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        for labels, value in values.items():
+            assert isinstance(value, DurationHistogram), metric
+            total, counts = value.sum, list(accumulate(list(value.counts)))
+            histogram.add_metric(labels, list(zip(LE, counts, strict=True)), total)
+        return histogram
+    kind = CounterMetricFamily if metric.type == "counter" else GaugeMetricFamily
+    family = kind(metric.name, metric.help, labels=metric.labels)
+    for labels, value in values.items():
+        assert not isinstance(value, DurationHistogram), metric
+        family.add_metric(labels, value)
+    return family

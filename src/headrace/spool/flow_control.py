@@ -1,0 +1,229 @@
+"""Admission of preparers and senders of an exporter: channel size, send limits, pauses and the circuit breaker.
+
+A preparer waits for a slot *before* it leases a record, so that no record is leased that cannot be sent:
+
+- normally, up to `channel_size` records hold a slot (prepared, being prepared, or held by a sender that waits for its
+  permit);
+- while the breaker is open or the exporter pauses, none are leased; when a probe is due, one is;
+- while a record with an unknown outcome must not be passed any further, only such records proceed; once another one was
+  leased and had to go back, records are leased one at a time.
+
+A sender is checked again before it sends, because conditions may have changed: at most `max_sends` sends of this
+exporter are in progress, and as many of all exporters of the process as `SendLimit` allows. Senders beyond `workers`
+get no records, which is how the pool grows and shrinks. Waits that end by time are short and repeated, because the
+clock is the one of the breaker.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace.spool.breaker import Breaker, BreakerState, Permit
+from headrace.spool.destination import SendBatch
+from headrace.spool.outcomes import UnknownOutcomes
+from headrace.spool.record import SpoolRecord
+
+TICK_S = 0.05  # interval of waits that end by time
+IDLE_S = 0.2  # interval of waits that end by notification
+
+
+class SendLimit:
+    """Limit of sends in progress in the whole process; shared by its exporters."""
+
+    def __init__(self, most: int) -> None:
+        self._free = threading.BoundedSemaphore(most)
+
+    def try_begin(self) -> bool:
+        return self._free.acquire(blocking=False)
+
+    def end(self) -> None:
+        self._free.release()
+
+
+@dataclass(frozen=True)
+class FlowControlLimits:
+    channel_size: int
+    workers: int
+    max_sends: int
+    shared: SendLimit
+
+
+@dataclass(frozen=True)
+class PreparedRecord:
+    record: SpoolRecord
+    batches: tuple[SendBatch, ...]
+    prepare_s: float
+
+
+class FlowControl:
+    def __init__(
+        self, breaker: Breaker, outcomes: UnknownOutcomes, limits: FlowControlLimits, clock: Callable[[], float]
+    ) -> None:
+        self._breaker = breaker
+        self._outcomes = outcomes
+        self._limits = limits
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._channel: deque[PreparedRecord] = deque()
+        self._reserved_slots = 0
+        self._sending = 0
+        self._workers = limits.workers
+        self._paused_until = float("-inf")
+        self._stopping = False
+        self._recalls = 0
+        self._is_throttled = False  # the last leased record had to go back
+
+    # --- for preparers ---------------------------------------------------------------------------
+
+    def wait_to_lease(self) -> bool:
+        """Wait until a record may be leased, and reserve a slot for it. Return False when stopping."""
+        turned_away = False
+        with self._changed:
+            while not self._stopping:
+                if self._can_lease():
+                    self._reserved_slots += 1
+                    return True
+                if not turned_away and not self._breaker.can_permit():
+                    turned_away = True
+                    self._breaker.count_rejection()
+                self._changed.wait(TICK_S)
+            return False
+
+    def can_prepare(self) -> bool:
+        """Return True if a record that was just leased may be prepared. Checked after leasing, because the wait for a
+        record may have been long."""
+        with self._changed:
+            return not self._stopping and not self._is_paused() and self._breaker.can_permit()
+
+    def release_slot(self) -> None:
+        """Release a slot that is not needed: there was no record, or it went back."""
+        with self._changed:
+            self._reserved_slots -= 1
+            self._changed.notify_all()
+
+    def throttle_leasing(self) -> None:
+        """Lease one record at a time from now on, because the last one had to go back: it would have passed a record
+        with an unknown outcome too far."""
+        with self._changed:
+            self._is_throttled = True
+
+    @property
+    def recalls(self) -> int:
+        with self._changed:
+            return self._recalls
+
+    def submit(self, item: PreparedRecord, recalls: int) -> bool:
+        """Pass a prepared record to the senders. Return False if there was a recall since `recalls` was read, before
+        leasing."""
+        with self._changed:
+            if recalls != self._recalls:
+                return False
+            self._channel.append(item)
+            self._is_throttled = False
+            self._changed.notify_all()
+            return True
+
+    # --- for senders -----------------------------------------------------------------------------
+
+    def next_prepared(self, number: int) -> PreparedRecord | None:
+        """Wait for a prepared record for sender `number`; None when stopping."""
+        with self._changed:
+            while not self._stopping:
+                if self._channel and number < self._workers:
+                    return self._channel.popleft()
+                self._changed.wait(IDLE_S)
+            return None
+
+    def wait_to_send(self) -> Permit | None:
+        """Wait until a record may be sent, and return the permit; None when stopping. Frees the record's slot. Call
+        `finish_send` when the send is over, whatever its result."""
+        with self._changed:
+            while not self._stopping:
+                if permit := self._try_get_permit():
+                    self._reserved_slots -= 1
+                    self._sending += 1
+                    self._changed.notify_all()
+                    return permit
+                self._changed.wait(TICK_S)
+            return None
+
+    def finish_send(self) -> None:
+        with self._changed:
+            self._sending -= 1
+            self._limits.shared.end()
+            self._changed.notify_all()
+
+    @property
+    def sending(self) -> int:
+        with self._changed:
+            return self._sending
+
+    # --- for the exporter ------------------------------------------------------------------------
+
+    def pause(self, seconds: float) -> None:
+        """Lease and send nothing for this many seconds; a longer pause in progress stays."""
+        with self._changed:
+            self._paused_until = max(self._paused_until, self._clock() + seconds)
+
+    def end_pause(self) -> None:
+        with self._changed:
+            self._paused_until = float("-inf")
+            self._changed.notify_all()
+
+    @property
+    def pause_left_s(self) -> float:
+        with self._changed:
+            return max(0.0, self._paused_until - self._clock())
+
+    @property
+    def workers(self) -> int:
+        with self._changed:
+            return self._workers
+
+    def set_workers(self, workers: int) -> None:
+        with self._changed:
+            self._workers = workers
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+
+    @property
+    def stopping(self) -> bool:
+        with self._changed:
+            return self._stopping
+
+    def recall(self) -> list[PreparedRecord]:
+        """Take back all prepared records that no sender has, to return them to the spool, which keeps the order.
+        Records being prepared now are not accepted by `submit` any more."""
+        with self._changed:
+            items = list(self._channel)
+            self._channel.clear()
+            self._reserved_slots -= len(items)
+            self._recalls += 1
+            return items
+
+    def _is_paused(self) -> bool:
+        return self._clock() < self._paused_until
+
+    def _try_get_permit(self) -> Permit | None:
+        if self._is_paused() or self._sending >= self._limits.max_sends or not self._breaker.can_permit():
+            return None
+        if not self._limits.shared.try_begin():
+            return None
+        permit = self._breaker.permit()
+        if permit is None:
+            self._limits.shared.end()
+        return permit
+
+    def _can_lease(self) -> bool:
+        if self._is_paused() or not self._breaker.can_permit():
+            return False
+        if self._breaker.state is not BreakerState.CLOSED or (self._is_throttled and not self._outcomes.has_room()):
+            return self._reserved_slots == 0
+        return self._reserved_slots < self._limits.channel_size

@@ -1,0 +1,76 @@
+"""Files in quarantine/ and dead/: damaged bytes and rejected records, removed from the queue but kept for inspection.
+
+Each file has a line of JSON with facts, followed by the original bytes. The file name is derived from their origin, so
+writing it again after a crash changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headrace.spool.files import Files, SystemFiles, read_all, write_atomically
+
+QUARANTINE = "quarantine"
+DEAD = "dead"
+SUFFIX = ".aside"
+
+
+@dataclass(frozen=True)
+class RetainedFile:
+    """A file in quarantine/ or dead/."""
+
+    path: Path
+    facts: Mapping[str, Any]
+    size: int  # of the retained bytes, without the line of facts
+
+
+def write_retained_file(files: Files, folder: Path, name: str, facts: Mapping[str, Any], data: bytes) -> None:
+    """Write a file to quarantine/ or dead/; it is durable when this returns."""
+    files.make_directory(folder)
+    line = json.dumps(facts, ensure_ascii=False, sort_keys=True).encode()
+    write_atomically(files, folder / f"{name}{SUFFIX}", b"".join((line, b"\n", data)))
+    files.sync_directory(folder.parent)
+
+
+class RetainedSize(NamedTuple):
+    """Number and size of the files in quarantine/ or dead/. The spool never deletes them."""
+
+    files: int
+    bytes: int
+
+
+def measure_retained_files(files: Files, folder: Path) -> RetainedSize:
+    sizes: list[int] = []
+    for name in files.names(folder):
+        try:
+            sizes.append(files.size(folder / name))
+        except OSError:
+            pass  # deleted in the meantime
+    return RetainedSize(len(sizes), sum(sizes))
+
+
+def list_retained_files(folder: Path, files: Files | None = None) -> list[RetainedFile]:
+    files = files or SystemFiles()
+    names = sorted(name for name in files.names(folder) if name.endswith(SUFFIX))
+    return [_read(folder / name, read_all(files, folder / name)) for name in names]
+
+
+def read_retained_file(path: Path, files: Files | None = None) -> tuple[Mapping[str, Any], bytes]:
+    data = read_all(files or SystemFiles(), path)
+    line, _, rest = data.partition(b"\n")
+    return _read(path, data).facts, rest if line else data
+
+
+def _read(path: Path, data: bytes) -> RetainedFile:
+    line, _, rest = data.partition(b"\n")
+    try:
+        facts: Any = json.loads(line)
+    except ValueError:
+        facts = None
+    if not isinstance(facts, dict):
+        return RetainedFile(path, {"reason": "unreadable description line"}, len(data))
+    return RetainedFile(path, facts, len(rest))
