@@ -6,6 +6,7 @@ Imports only the standard library.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 
@@ -302,3 +303,14 @@ class RecordTooLarge(SpoolError):
 
 class UnknownRecord(SpoolError):
     """No such record is in flight: it was never leased, or is already finished. Nothing was changed."""
+
+
+_FORMER_NAMES = {"AnotherPipeline": "PipelineFenced", "NoSuchGroup": "UnknownGroup"}
+"""Names of errors up to 0.2. They are removed in 0.4."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _FORMER_NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"headrace.errors.{name} is now {_FORMER_NAMES[name]}", DeprecationWarning, stacklevel=2)
+    return globals()[_FORMER_NAMES[name]]

@@ -32,7 +32,7 @@ def build_setpriv_prefix() -> Sequence[str]:
         return ()
     if shutil.which("setpriv") is None:
         raise EmbeddedError(
-            'PostgreSQL cannot run as root, and `setpriv` (util-linux), which would run it as user `nobody`, is not '
+            "PostgreSQL cannot run as root, and `setpriv` (util-linux), which would run it as user `nobody`, is not "
             "installed. Run Headrace as a regular user, or set HEADRACE_POSTGRES_URL to a running server."
         )
     return (

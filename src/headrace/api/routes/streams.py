@@ -40,11 +40,7 @@ def list_streams(
     are removed."""
     after = CURSOR.decode("streams", cursor)
     now_ms = read_clock_ms(services.valkey)
-    refs = (
-        []
-        if where.nothing
-        else list_reported_groups(services.valkey, services.shards, where.covers, where.prefix)
-    )
+    refs = [] if where.nothing else list_reported_groups(services.valkey, services.shards, where.covers, where.prefix)
     matching = [ref for ref in refs if name in ref.queue]
     page, more = paginate(matching, _make_sort_key, after, limit)
     return WatchedStreamList(
