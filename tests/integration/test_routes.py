@@ -290,7 +290,7 @@ def test_cancel_in_each_tier(world: World) -> None:
         ({"task": "t", "ttl_ms": 0}, "ttl_ms"),
         ({"task": "t", "max_attempts": 1.5}, "max_attempts"),
         ({"task": "t", "payload": "é", "payload_encoding": "base64"}, "base64"),
-        ({"task": "t", "payload": 1, "payload_encoding": "base64"}, "text"),
+        ({"task": "t", "payload": 1, "payload_encoding": "base64"}, "must be a string"),
         ({"task": "t", "payload_encoding": "gzip"}, "payload_encoding"),
         ({"jobs": []}, "jobs"),
         ({"jobs": [{"task": "t"}] * 1001}, "jobs"),
