@@ -28,7 +28,7 @@ def test_every_setting_is_documented_and_no_other() -> None:
     documented = {line for line in SETTINGS_PAGE.splitlines() if line.startswith("| `")}
     expected = set(map(row, SETTINGS.values()))
     assert not expected - documented, "missing:\n" + "\n".join(sorted(expected - documented))
-    assert not documented - expected, "not in settings.py:\n" + "\n".join(sorted(documented - expected))
+    assert not documented - expected, "not in headrace.settings:\n" + "\n".join(sorted(documented - expected))
 
 
 def test_no_page_names_a_setting_that_does_not_exist() -> None:

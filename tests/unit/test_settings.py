@@ -10,18 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import SettingsError
-from headrace.settings import (
-    SETTINGS,
-    Bytes,
-    LoadedSettings,
-    Seconds,
-    ValueKind,
-    duration,
-    find_settings_file,
-    load_settings,
-    mask_secret,
-    size,
-)
+from headrace.kinds import Bytes, Seconds, ValueKind, duration, size
+from headrace.settings import SETTINGS, LoadedSettings, find_settings_file, load_settings, mask_secret
 
 NOTHING: Mapping[str, str] = {}
 
