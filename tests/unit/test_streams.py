@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from headrace.cli.streams import list_watched_groups
 from headrace.errors import SettingsError
+from headrace.model.entry_id import time_of
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.job import NewJob
 from headrace.settings import load_settings
 from headrace.streams.codec import StreamCodec, UndecodableEntry
-from headrace.streams.ids import time_of
 from headrace.streams.keys import GroupKeys, is_headrace_stream
 from headrace.streams.scripts import GroupSnapshot
 from headrace.streams.watcher import GroupGauges, compute_gauges, compute_totals

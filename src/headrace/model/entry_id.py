@@ -16,6 +16,8 @@ OCTAVE_BITS = 14
 """Higher sequence numbers keep this many bits after the leading one bit, so that 21 doublings fit into the other
 half."""
 MAX_SEQUENCE = 2**40 - 1
+FIRST_PLAUSIBLE_MS = 10**12
+"""A time in 2001. A smaller number is not a time, but an id chosen by the producer."""
 _FIRST_DOUBLING = EXACT_SEQUENCES.bit_length() - 1
 
 
@@ -61,3 +63,9 @@ def pack_sequence(seq: int) -> int:
     doubling = seq.bit_length() - 1
     rest = (seq >> (doubling - OCTAVE_BITS)) & (2**OCTAVE_BITS - 1)
     return EXACT_SEQUENCES + ((doubling - _FIRST_DOUBLING) << OCTAVE_BITS) + rest
+
+
+def time_of(entry_id: str) -> int | None:
+    """Return when an entry was added, in ms; None if the id is empty or is not a time."""
+    milliseconds = int(entry_id.partition("-")[0] or 0)
+    return milliseconds if milliseconds >= FIRST_PLAUSIBLE_MS else None

@@ -16,7 +16,7 @@ import pyarrow.compute
 import pyarrow.csv as pacsv
 
 from headrace.errors import ImpossibleEntry
-from headrace.model.entry_id import MAX_SEQUENCE
+from headrace.model.entry_id import MAX_SEQUENCE, EntryId
 from headrace.model.event import COLUMNS, COUNT_COLUMN, FIELD, LIST_SEPARATOR, RESYNC, SEPARATOR, TICK, VERSION
 from headrace.valkey.streams import StreamEntry
 
@@ -142,7 +142,7 @@ def _unreadable_rows(shard: int, entries: Sequence[StreamEntry]) -> pa.RecordBat
 
 
 def _unreadable_row(shard: int, entry: StreamEntry) -> dict[str, object]:
-    at_ms, at_seq = map(int, entry[0].split(b"-"))
+    at_ms, at_seq = EntryId.parse(entry[0].decode())
     if at_ms > MAX_MS or at_seq > MAX_SEQUENCE:
         raise ImpossibleEntry(
             f"The metric stream of shard {shard} contains entry {entry[0].decode()}, whose id is too high: no queue "

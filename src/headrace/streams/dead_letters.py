@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.errors import SeveralGroups
-from headrace.streams.ids import time_of
+from headrace.model.entry_id import time_of
 from headrace.streams.keys import GroupKeys
 from headrace.streams.scripts import GroupStubs
 from headrace.valkey.connect import Valkey

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.streams.ids import time_of
+from headrace.model.entry_id import time_of
 from headrace.streams.scripts import script
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import ScriptCall, run

@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
 from headrace.errors import NotAStream, ServiceUnavailable, UnknownGroup
+from headrace.model.entry_id import time_of
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.keys import parse_queue_part, queue_part
 from headrace.queue.state import SCAN_COUNT, escape_glob
 from headrace.streams import keys
 from headrace.streams.consumers import Consumer, GroupConsumers
-from headrace.streams.ids import time_of
 from headrace.streams.keys import GroupKeys
 from headrace.streams.scripts import GroupSnapshot, script
 from headrace.valkey.connect import Valkey, find_node, translate_errors

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from threading import Event
 
 from headrace.errors import HeadraceError
+from headrace.model.entry_id import time_of
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.names import QueueRef
 from headrace.queue.keys import queue_part
@@ -31,7 +32,6 @@ from headrace.streams.consumers import read_consumers
 from headrace.streams.dead_letters import count_dead
 from headrace.streams.depth import COUNT_BOUND, explain_unknown_depth
 from headrace.streams.group_status import GroupStatus, build_status, explain_failure, save_report
-from headrace.streams.ids import time_of
 from headrace.streams.keys import GroupKeys
 from headrace.streams.scripts import FIRST_ID, GroupSnapshot, GroupStubs, script
 from headrace.streams.watcher_metrics import WatcherMetrics

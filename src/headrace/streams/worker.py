@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from headrace.errors import HeadraceError, LeaseLost, MemoryFull, QueueUnavailable, UnknownGroup
+from headrace.model.entry_id import time_of
 from headrace.model.job import LeasedJob, NewJob, make_job_id
 from headrace.model.names import QueueRef
 from headrace.queue.reconnect import ReconnectPolicy
@@ -31,7 +32,6 @@ from headrace.queue.tasks import Bury, RegisteredTask, Tasks
 from headrace.queue.worker import PREFETCH_S, CompletionRate, WorkerOptions, call_handler, format_short_traceback
 from headrace.queue.worker_metrics import ACK, BURY, LOST, NACK, RECLAIM, WorkerMetrics, WorkerStatus
 from headrace.streams.codec import StreamCodec, UndecodableEntry
-from headrace.streams.ids import time_of
 from headrace.streams.keys import GroupKeys
 from headrace.streams.scripts import CONSUMER_PREFIX, FIRST_ID, GroupStubs, LeasedEntry
 from headrace.valkey.connect import AsyncValkey, ScriptError

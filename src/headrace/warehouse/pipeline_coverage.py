@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from headrace.model.entry_id import SEQUENCE_BITS
+from headrace.model.entry_id import EntryId
 from headrace.warehouse.query_runner import QueryRunner
 from headrace.warehouse.series import columns_to_rows
 from headrace.warehouse.sql import render_query
@@ -78,7 +78,7 @@ def to_arrow(intervals: Sequence[CoverageInterval], finished_ms: int) -> pa.Tabl
 def read_gaps(queries: QueryRunner, start_ms: int, end_ms: int, reported_since_ms: int | None) -> list[CoverageGap]:
     """Return the gaps that overlap [start, end). `reported_since_ms` is when the oldest known batch finished; the time
     before the first interval is a gap unless there were batches before."""
-    bounds = {"start_at": start_ms << SEQUENCE_BITS, "end_at": end_ms << SEQUENCE_BITS}
+    bounds = {"start_at": EntryId(start_ms, 0).packed, "end_at": EntryId(end_ms, 0).packed}
     hours = columns_to_rows(queries.run(render_query("coverage_hours"), bounds, threads=1))
     found = [gap for row in hours[:HOURS_IN_DETAIL] for gap in _read_gaps_in_detail(queries, row, reported_since_ms)]
     found += [
@@ -130,4 +130,4 @@ def _subtract_window(gap: CoverageGap, start_ms: int, end_ms: int) -> list[Cover
 
 
 def _unpack_ms(packed: int) -> int:
-    return int(packed) >> SEQUENCE_BITS
+    return EntryId.from_linear(int(packed)).ms

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.model.entry_id import SEQUENCE_BITS
+from headrace.model.entry_id import EntryId
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.histogram import Histogram
 from headrace.warehouse.query_runner import Columns
@@ -99,7 +99,7 @@ def compute_before_bounds(start_s: int) -> dict[str, int]:
     return {
         "start_s": start_s,
         **{name: start_s // size * size for name, size in _CUTS.items()},
-        "start_at": (start_s * 1000) << SEQUENCE_BITS,
+        "start_at": EntryId(start_s * 1000, 0).packed,
     }
 
 
