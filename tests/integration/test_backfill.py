@@ -27,20 +27,14 @@ from headrace.history.reconcile import read_totals, reconcile
 from headrace.model.event import COUNT_COLUMN, RESYNC, TICK
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
+from headrace.model.time import format_iso_ms
 from headrace.pipeline import clickhouse_destination
 from headrace.pipeline.archive import HOUR_MS, ArchiveWriter, compact_and_expire
 from headrace.pipeline.audit import HistoryAudit, audit, compare_hour
 from headrace.pipeline.backfill import SETTLE_S, BackfillResult, backfill
 from headrace.pipeline.buckets import bucketize, merge
 from headrace.pipeline.decode import decode
-from headrace.pipeline.replay import (
-    ArchiveIncomplete,
-    ReplayedHour,
-    ReplayWindow,
-    format_iso_ms,
-    replay,
-    validate_window,
-)
+from headrace.pipeline.replay import ArchiveIncomplete, ReplayedHour, ReplayWindow, replay, validate_window
 from headrace.queue import keys
 from headrace.queue.client import SyncClient
 from headrace.queue.scripts import Stubs

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from headrace.api.services import Services
-from headrace.history.presenter import format_iso_ms, present_environment, present_queue
+from headrace.history.presenter import present_environment, present_queue
 from headrace.history.reader import read_environment_history, read_queue_history
 from headrace.history.routing import QueryWindow
 from headrace.model.names import QueueRef
+from headrace.model.time import format_iso_ms
 from headrace.pipeline.clickhouse_destination import TABLE as TABLE_META
 from headrace.pipeline.clickhouse_destination import ClickHouseDestination
 from headrace.pipeline.sink import SpoolSink

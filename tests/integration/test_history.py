@@ -19,11 +19,11 @@ from fastapi.testclient import TestClient
 from headrace.api.routes.history import RankingMetric
 from headrace.api.schemas.history import EnvironmentHistory, QueueHistory, TopQueues
 from headrace.api.services import Services
-from headrace.history.presenter import format_iso_ms
 from headrace.model.event import COLUMNS, COUNT_COLUMN, FIELD, SEPARATOR, Op
 from headrace.model.histogram import compute_percentile
 from headrace.model.job import NewJob
 from headrace.model.names import EnvRef, QueueRef
+from headrace.model.time import format_iso_ms
 from headrace.pipeline.buckets import bucketize
 from headrace.pipeline.job import open_pipeline
 from headrace.pipeline.options import IN_ORDER, PipelineOptions

@@ -36,6 +36,7 @@ from headrace.cli.output import json_option, print_json, print_table
 from headrace.cli.signals import install_stop_event
 from headrace.errors import HeadraceError
 from headrace.model.names import EnvRef
+from headrace.model.time import format_iso
 from headrace.postgres.connect import Connection, open_pool, transaction
 from headrace.settings import Settings
 from headrace.warehouse.connect import connect
@@ -93,7 +94,7 @@ def list_all(invocation: Invocation, as_json: bool) -> None:
                     {
                         **{"id": each.id, "rule": each.rule["name"], "org": each.org, "project": each.project},
                         **{"env": each.env, "queue": each.queue, "state": each.state, "value": each.value},
-                        "fired_at": each.fired_at.astimezone(UTC).isoformat(),
+                        "fired_at": format_iso(each.fired_at),
                     }
                     for each in incidents
                 ],

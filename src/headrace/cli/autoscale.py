@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from headrace.cli.streams import resolve_streams_url
 from headrace.cold.due_times import read_due_times
 from headrace.errors import HeadraceError
 from headrace.model.names import QueueRef
+from headrace.model.time import format_iso
 from headrace.postgres.connect import Connection, open_pool, transaction
 from headrace.postgres.connect import connect as connect_postgres
 from headrace.settings import Settings
@@ -224,7 +225,7 @@ def build_worker_command(worker: WorkerType, config: Path | None, flags: Mapping
 
 
 def build_decision_document(decision: StoredDecision) -> dict[str, Any]:
-    return {**asdict(decision), "decided_at": decision.decided_at.astimezone(UTC).isoformat()}
+    return {**asdict(decision), "decided_at": format_iso(decision.decided_at)}
 
 
 def _run_once(settings: Settings, lease: AutoscalerLease, scaler: Autoscaler) -> None:
@@ -278,7 +279,7 @@ def _build_type_document(each: StoredWorkerType) -> dict[str, Any]:
         **{"enabled": each.worker.enabled, "min": each.worker.scaling.min, "max": each.worker.scaling.max},
         **{"workers": each.workers, "wanted": each.wanted, "known": each.known, "fresh": each.fresh},
         "sentence": each.sentence,
-        "decided_at": each.decided_at.astimezone(UTC).isoformat(),
+        "decided_at": format_iso(each.decided_at),
     }
 
 

@@ -20,6 +20,7 @@ from headrace.cli.local_key import read_local_key
 from headrace.cli.output import json_option, print_json, print_table
 from headrace.embedded.data_directory import find_running_stack
 from headrace.errors import HeadraceError
+from headrace.model.time import format_iso
 from headrace.postgres.connect import Connection, open_pool, transaction
 from headrace.queue.validate import check_name
 from headrace.settings import Settings
@@ -174,7 +175,7 @@ def _build_document(key: ApiKeyInfo, now: datetime) -> dict[str, Any]:
     return {
         **{"id": key.id, "name": key.name, "org": key.org, "project": key.project, "env": key.env},
         **{"level": key.level, "state": key.get_state(now)},
-        **{what: None if at is None else at.astimezone(UTC).isoformat() for what, at in times.items()},
+        **{what: None if at is None else format_iso(at) for what, at in times.items()},
     }
 
 

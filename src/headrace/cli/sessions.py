@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import click
@@ -16,6 +16,7 @@ from headrace.cli.formatting import ABSENT, escape_control, format_time
 from headrace.cli.keys import open_transaction
 from headrace.cli.output import json_option, print_json, print_table
 from headrace.errors import HeadraceError
+from headrace.model.time import format_iso
 
 OPERATOR = Caller("", audit.COMMAND_LINE, GLOBAL_SCOPE, AccessLevel.ADMIN)
 MAX_SESSIONS = 100_000
@@ -79,11 +80,7 @@ def revoke(invocation: Invocation, session_id: str, as_json: bool) -> None:
 
 
 def _build_document(facts: SessionInfo) -> dict[str, Any]:
-    return {name: _format_iso(value) if isinstance(value, datetime) else value for name, value in vars(facts).items()}
-
-
-def _format_iso(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat()
+    return {name: format_iso(value) if isinstance(value, datetime) else value for name, value in vars(facts).items()}
 
 
 def _format_minute(at: datetime | None) -> str:

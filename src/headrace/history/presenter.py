@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from headrace.history import timeseries
@@ -14,6 +13,7 @@ from headrace.history.routing import QueryWindow
 from headrace.history.summary import DurationSummary, Peak, WindowSummary
 from headrace.history.timeseries import FAILURE_COLUMNS, MOVE_COLUMNS, compute_utilization_pct, get_bucket_midpoint_ms
 from headrace.model.event import COUNT_COLUMN, Op
+from headrace.model.time import format_iso_ms
 from headrace.warehouse.queue_metrics import RANKING_SQL
 
 THROUGHPUT_OPS = {"enqueued": Op.ENQUEUE, "dequeued": Op.DEQUEUE, "completed": Op.ACK}
@@ -44,11 +44,6 @@ def present_top(env: str, top: QueueRanking) -> bytes:
         "queues": [_present_ranked_queue(rank, row, top) for rank, row in enumerate(top.rows, 1)],
     }
     return _dump_json(answer).encode()
-
-
-def format_iso_ms(milliseconds: int) -> str:
-    when = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return when.isoformat(timespec="milliseconds" if milliseconds % 1000 else "seconds").replace("+00:00", "Z")
 
 
 def _render_history(subject: Mapping[str, str], history: History) -> bytes:

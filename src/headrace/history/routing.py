@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from headrace.errors import InvalidPeriod
+from headrace.model.time import format_iso_ms
 from headrace.warehouse.tiers import TIERS, Tier
 
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -248,6 +249,6 @@ def _round_up(seconds: float, step_s: int) -> int:
 
 def _format_iso(seconds: float) -> str:
     try:
-        return f"{datetime.fromtimestamp(int(seconds), UTC):%Y-%m-%dT%H:%M:%SZ}"
+        return format_iso_ms(int(seconds) * 1000)
     except (ValueError, OverflowError, OSError):
         return f"{seconds:g} s"

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute
 from pyspark.sql import SparkSession
 
+from headrace.model.time import format_iso_ms
 from headrace.pipeline.buckets import (
     BUCKET_S,
     COUNTS,
@@ -22,7 +23,7 @@ from headrace.pipeline.buckets import (
     aggregate_environments,
     coarsen,
 )
-from headrace.pipeline.replay import ContinuityCheck, ReplayedHour, ReplayWindow, format_iso_ms, replay
+from headrace.pipeline.replay import ContinuityCheck, ReplayedHour, ReplayWindow, replay
 from headrace.warehouse import tiers
 from headrace.warehouse.connect import Client
 from headrace.warehouse.tiers import TIERS, Tier

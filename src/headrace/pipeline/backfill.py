@@ -14,17 +14,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from headrace.model.time import format_iso_ms
 from headrace.pipeline.audit import aggregate_to_tier, describe_archive_gap
 from headrace.pipeline.buckets import aggregate_environments
 from headrace.pipeline.clickhouse_destination import split_into_blocks
-from headrace.pipeline.replay import (
-    ArchiveIncomplete,
-    ContinuityCheck,
-    ReplayedHour,
-    ReplayWindow,
-    format_iso_ms,
-    replay,
-)
+from headrace.pipeline.replay import ArchiveIncomplete, ContinuityCheck, ReplayedHour, ReplayWindow, replay
 from headrace.warehouse import history_windows, tiers
 from headrace.warehouse.blocks import BlockWriter, InsertFailed, to_arrow_file
 from headrace.warehouse.connect import Client

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TypeVar
 
 import pyarrow as pa
@@ -12,6 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from headrace.errors import HeadraceError, InvalidPeriod
+from headrace.model.time import format_iso_ms
 from headrace.pipeline.archive import HOUR_MS, Archive
 from headrace.pipeline.buckets import SCHEMA
 from headrace.pipeline.transforms import (
@@ -136,8 +136,3 @@ class ContinuityCheck:
             if lost:
                 return f"{lost} events of shard {shard} next to the hour before or after"
         return None
-
-
-def format_iso_ms(milliseconds: int) -> str:
-    when = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return when.isoformat(timespec="milliseconds" if milliseconds % 1000 else "seconds").replace("+00:00", "Z")

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query
 from headrace.api import audit
 from headrace.api.auth import AccessLevel, CurrentCaller
 from headrace.api.services import Services, get_services
-from headrace.history.presenter import format_iso_ms
+from headrace.model.time import format_iso_ms
 from headrace.postgres.connect import transaction
 
 router = APIRouter(prefix="/api/v1")

@@ -12,8 +12,8 @@ from headrace.api.environment_filter import EnvironmentFilterDep
 from headrace.api.operating import Op
 from headrace.api.pagination import MAX_PAGE, CursorCodec, CursorText, paginate
 from headrace.api.schemas.queues import Environment, EnvironmentList, compute_utilization_pct
-from headrace.history.presenter import format_iso_ms
 from headrace.model.names import EnvRef
+from headrace.model.time import format_iso_ms
 from headrace.queue.state import EnvLimits, QueueState, read_limits
 
 router = APIRouter(prefix="/api/v1", tags=["environments"])

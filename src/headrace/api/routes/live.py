@@ -16,8 +16,8 @@ from headrace.api.raw_path import RawPathRoute
 from headrace.api.schemas.queues import Caps, Flow, QueueDetail, QueueList, QueueSettings, present_live_queue
 from headrace.cold.flow_depths import FlowDetail, merge_flow_depths
 from headrace.errors import DatabaseFull, DatabaseUnavailable, MigrationError
-from headrace.history.presenter import format_iso_ms
 from headrace.model.names import EnvRef, QueueRef
+from headrace.model.time import format_iso_ms
 from headrace.queue.flow_depths import TierFlowDepth, read_queue_flow_depths
 from headrace.queue.state import QueueState, read_caps
 from headrace.queue.validate import check_queue

@@ -17,7 +17,7 @@ from headrace.api.environment_filter import EnvironmentFilter, EnvironmentFilter
 from headrace.api.live_feed import FeedSnapshot, LiveFeed
 from headrace.api.operating import Op, Operating
 from headrace.api.schemas.queues import present_live_queue
-from headrace.history.presenter import format_iso_ms
+from headrace.model.time import format_iso_ms
 
 router = APIRouter(prefix="/api/v1", tags=["queues"])
 

@@ -16,7 +16,7 @@ from headrace.api.schemas.common import Time
 from headrace.api.services import Services, get_services
 from headrace.cold.status import RECENT_PERIOD, ServerEvent, query_server_events
 from headrace.errors import HeadraceError
-from headrace.history.presenter import format_iso_ms
+from headrace.model.time import format_iso_ms
 from headrace.postgres.connect import transaction
 from headrace.warehouse.pipeline_batches import BatchTotals, FinishedBatch, read_newest_batches, read_totals_since
 from headrace.warehouse.pipeline_coverage import read_gaps

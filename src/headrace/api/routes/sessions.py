@@ -17,7 +17,7 @@ from headrace.api.raw_path import RawPathRoute
 from headrace.api.schemas.common import Name, Time
 from headrace.api.services import Services, get_services
 from headrace.api.sessions import SessionInfo
-from headrace.history.presenter import format_iso_ms
+from headrace.model.time import format_iso_ms
 from headrace.postgres.connect import transaction
 
 router = APIRouter(prefix="/api/v1/sessions", tags=["sessions"], route_class=RawPathRoute)

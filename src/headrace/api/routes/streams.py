@@ -14,8 +14,8 @@ from headrace.api.raw_path import RawPathRoute
 from headrace.api.routes.live import make_queue_ref
 from headrace.api.schemas.streams import WatchedStream, WatchedStreamList, present_stream
 from headrace.api.services import Services, get_services
-from headrace.history.presenter import format_iso_ms
 from headrace.model.names import QueueRef
+from headrace.model.time import format_iso_ms
 from headrace.streams.group_status import list_reported_groups, read_clock_ms, read_reports
 from headrace.streams.watcher import make_watched_group
 

@@ -12,8 +12,8 @@ from headrace.api.auth import CurrentCaller
 from headrace.api.environment_filter import EnvironmentFilterDep
 from headrace.api.operating import Op
 from headrace.api.schemas.queue_metrics_v2 import ActionQueue, ActionTask, DetailedQueues, RunningTasks
-from headrace.history.presenter import format_iso_ms
 from headrace.model.names import QueueRef
+from headrace.model.time import format_iso_ms
 from headrace.queue.flow_depths import TierFlowDepth
 from headrace.queue.registry import STALE_MS, ReportedTask
 

@@ -10,7 +10,7 @@ from pydantic import AwareDatetime, BaseModel, Field
 from headrace.alerts.records import Channel, Incident, Silence
 from headrace.alerts.rules import Rule
 from headrace.api.schemas.common import Name, PrintableText, RequestBody, Time
-from headrace.history.presenter import format_iso_ms
+from headrace.model.time import format_iso_ms
 
 MetricName = Literal["BACKLOG", "LATENCY", "ERROR_RATE", "OLDEST_AGE", "NO_DATA"]
 OperatorName = Literal["GREATER_THAN", "LESS_THAN"]

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from headrace.api.schemas.common import Time
 from headrace.autoscale.records import StoredDecision, StoredWorkerType
-from headrace.history.presenter import format_iso_ms
+from headrace.model.time import format_iso_ms
 
 VerbName = Literal["up", "down", "hold"]
 

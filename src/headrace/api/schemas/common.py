@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from headrace.history.presenter import format_iso_ms
 from headrace.model.names import MAX_NAME_BYTES, find_name_problem
+from headrace.model.time import format_iso_ms
 
 MAX_ERROR_TEXT = 500
 

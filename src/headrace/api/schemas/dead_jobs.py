@@ -8,7 +8,7 @@ from pydantic import AwareDatetime, BaseModel, Field, StrictInt
 
 from headrace.api.schemas.common import ErrorText, Name, NameOrEmpty, RequestBody, Time
 from headrace.api.schemas.jobs import Payload, preview_payload
-from headrace.history.presenter import format_iso_ms
+from headrace.model.time import format_iso_ms
 from headrace.queue.dead_jobs import DeadEntry
 
 SHORT_ERROR_CHARS = 500

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field, StrictBool, StrictInt, model_validator
 
 from headrace.api.schemas.common import RequestBody, Time
-from headrace.history.presenter import format_iso_ms
+from headrace.model.time import format_iso_ms
 from headrace.queue.state import QueueState
 from headrace.queue.validate import MAX_BURST, MAX_LIMIT
 
