@@ -12,13 +12,12 @@ from headrace.model.event import COUNT_COLUMN, Op
 from headrace.queue import keys
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import Valkey
-from headrace.warehouse import pipeline_batches, queue_metrics
+from headrace.warehouse import pipeline_batches
 from headrace.warehouse.connect import Client
+from headrace.warehouse.tiers import TABLES, TIERS
 from tests.chaos.exactly_once_crew import SHARDS
 
-ENVIRONMENT_TABLES = (
-    *("environment_metrics_5s_v1", "environment_metrics_by_minute_v1", "environment_metrics_by_hour_v1"),
-)
+ENVIRONMENT_TABLES = tuple(tier.environments for tier in TIERS)
 
 OWNERSHIP_MS = 3_600_000
 
@@ -122,5 +121,5 @@ def own_maintenance(valkey: Valkey) -> None:
 
 def optimize(warehouse: Client) -> None:
     """Merge each table to one part, so that rows are summed."""
-    for table in (*queue_metrics.TIERS.values(), *ENVIRONMENT_TABLES):
+    for table in TABLES:
         warehouse.command(f"OPTIMIZE TABLE {table} FINAL")

@@ -21,7 +21,7 @@ from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.state import QueueState, read_caps, read_limits, read_states
 from headrace.spool.inspect import inspect_spool
 from headrace.valkey.connect import connect
-from headrace.warehouse.queue_metrics import KEPT_DAYS
+from headrace.warehouse.tiers import TIERS
 from tests.compat.archives import FOLDER, Archive, read_archives, running_servers
 from tests.compat.versions import VERSIONS
 from tests.conftest import READY_S, wait_until
@@ -115,7 +115,7 @@ def check_history(archive: Archive, stack: RunningStack) -> None:
     """What waited in the spool and in the streams arrives, and the past is shown as it was."""
     assert reconcile(stack.data_dir)["difference"] == 0
     to_s: int = archive.manifest["history"]["to"]
-    if to_s < time.time() - (KEPT_DAYS["1h"] - 1) * DAY_S:
+    if to_s < time.time() - (TIERS[-1].kept_days - 1) * DAY_S:
         return  # history as old as that is removed by design
     start_s = to_s // HOUR_S * HOUR_S - HOUR_S
     window = {"start": start_s, "end": min(start_s + 3 * HOUR_S, int(time.time()))}

@@ -153,10 +153,10 @@ def answers(client: Client) -> dict[str, Any]:
     start_s, end_s = WINDOW.start_ms // 1000, WINDOW.end_ms // 1000
     found: dict[str, Any] = {}
     for tier in TIERS:
-        found[f"totals {tier.name}"] = queue_metrics.read_totals(client, tier.name)
+        found[f"totals {tier.name}"] = queue_metrics.read_totals(client, tier)
         asked = (start_s, end_s, tier.seconds)
         found[f"points {tier.name}"] = [
-            queue_metrics.read_points(QueryRunner(client), tier.name, ref, *asked) for ref in refs
+            queue_metrics.read_points(QueryRunner(client), tier, ref, *asked) for ref in refs
         ]
         for name, rows in (("queues", read_queue_rows), ("environments", read_environment_rows)):
             found[f"{name} {tier.name}"] = sorted(map(str, rows(client, tier, start_s, end_s).to_pylist()))
@@ -281,7 +281,7 @@ def watching(place: Place) -> Generator[list[tuple[str, int]]]:
 
     def watch() -> None:
         while not stop.is_set():
-            found.extend((tier.name, sum(queue_metrics.read_totals(client, tier.name).values())) for tier in TIERS)
+            found.extend((tier.name, sum(queue_metrics.read_totals(client, tier).values())) for tier in TIERS)
 
     thread = threading.Thread(target=watch)
     thread.start()

@@ -37,6 +37,7 @@ from headrace.warehouse import pipeline_batches, queue_metrics
 from headrace.warehouse.connect import Client
 from headrace.warehouse.pipeline_batches import PipelineBatch
 from headrace.warehouse.query_runner import HistoryCancelled, HistoryTooSlow, QueryRunner
+from headrace.warehouse.tiers import TIERS
 from tests.access import client_with_key
 from tests.conftest import LONG_S, wait_until
 from tests.events import event_table
@@ -644,7 +645,7 @@ def test_sql_and_model_agree_on_percentiles(warehouse: Client) -> None:
     waits = [0, 0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610, 987]
     start_s = int(time.time()) // 5 * 5 - 60
     insert(warehouse, {"at_ms": start_s * 1000, "op": "dequeue", "n": len(waits), "waits": waits})
-    series = queue_metrics.read_points(QueryRunner(warehouse), "5s", REF, start_s, start_s + 5, 5)
+    series = queue_metrics.read_points(QueryRunner(warehouse), TIERS[0], REF, start_s, start_s + 5, 5)
     [span] = series.epochs
     for name, share in (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)):
         [key] = series.columns[f"wait_{name}"]

@@ -28,6 +28,7 @@ from headrace.spool.spool import Spool, SpoolOptions
 from headrace.warehouse import queue_metrics
 from headrace.warehouse.blocks import BlockWriter
 from headrace.warehouse.connect import Client, connect
+from headrace.warehouse.tiers import TIERS
 from tests.conftest import wait_until
 
 TABLE = {"table": queue_metrics.TABLE}
@@ -52,13 +53,13 @@ def rows(count: int, queue: str = "q") -> pa.Table:
 def counted(client: Client) -> dict[str, int]:
     """Return the enqueues by tier."""
     return {
-        tier: sum(count for (_, op), count in queue_metrics.read_totals(client, tier).items() if op is Op.ENQUEUE)
-        for tier in queue_metrics.TIERS
+        tier.name: sum(count for (_, op), count in queue_metrics.read_totals(client, tier).items() if op is Op.ENQUEUE)
+        for tier in TIERS
     }
 
 
 def everywhere(count: int) -> dict[str, int]:
-    return dict.fromkeys(queue_metrics.TIERS, count)
+    return {tier.name: count for tier in TIERS}
 
 
 @pytest.fixture

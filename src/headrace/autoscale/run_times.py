@@ -59,6 +59,6 @@ class RunTimeCache:
         tier = TIERS[0]
         end_s = (now_ms // 1000 // tier.seconds + 1) * tier.seconds
         reads = QueryRunner(self._client, QUERY_TIMEOUT_S)
-        series = queue_metrics.read_points(reads, tier.name, ref, end_s - WINDOW_S, end_s, WINDOW_S)
+        series = queue_metrics.read_points(reads, tier, ref, end_s - WINDOW_S, end_s, WINDOW_S)
         runs = sum(span.runs for span in series.epochs)
         return sum(span.run_ms for span in series.epochs) / runs / 1000 if runs else None

@@ -57,7 +57,7 @@ def read_queue_history(reads: QueryRunner, ref: QueueRef, window: QueryWindow, n
     lost = pipeline_batches.read_losses_at_end(reads, window.start_s * 1000, window.end_s * 1000)
     before_future = _executor.submit(queue_metrics.read_state_before, reads, ref, window.start_s)
     gaps_future = _executor.submit(_read_gaps, reads, window, lost, now_ms)
-    series = queue_metrics.read_points(reads, window.tier.name, ref, window.start_s, window.end_s, window.step_s)
+    series = queue_metrics.read_points(reads, window.tier, ref, window.start_s, window.end_s, window.step_s)
     before = before_future.result()
     if before is None and not series.index:
         return None
@@ -87,9 +87,7 @@ def read_environment_history(reads: QueryRunner, ref: EnvRef, window: QueryWindo
 def read_top_queues(
     reads: QueryRunner, ref: EnvRef, metric: str, window: QueryWindow, now_ms: int, limit: int
 ) -> QueueRanking:
-    rows = queue_metrics.read_top_queues(
-        reads, window.tier.name, ref, metric, window.start_s, window.end_s, now_ms, limit
-    )
+    rows = queue_metrics.read_top_queues(reads, window.tier, ref, metric, window.start_s, window.end_s, now_ms, limit)
     return QueueRanking(window, metric, rows)
 
 

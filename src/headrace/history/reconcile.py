@@ -10,8 +10,7 @@ from headrace.model.event import Op
 from headrace.model.names import QueueRef
 from headrace.warehouse import queue_metrics
 from headrace.warehouse.connect import Client
-
-DAY_MS = 86_400_000
+from headrace.warehouse.tiers import TIERS
 
 Totals = Mapping[tuple[QueueRef, Op], int]
 
@@ -39,10 +38,11 @@ class Reconciliation:
 
 def reconcile(states: Collection[OdometerSource], tiers: Mapping[str, Totals], now_ms: int) -> Reconciliation:
     truth = {(state.ref, op): state.odometers.get(op, 0) for state in states for op in Op}
+    kept_ms = {tier.name: tier.kept_s * 1000 for tier in TIERS}
     difference = 0
     too_old: dict[str, int] = {}
     for tier, counted in tiers.items():
-        kept_since = now_ms - queue_metrics.KEPT_DAYS[tier] * DAY_MS
+        kept_since = now_ms - kept_ms[tier]
         skipped = {state.ref for state in states if state.epoch_ms <= kept_since}
         too_old[tier] = len(skipped)
         compared = (key for key in truth.keys() | counted.keys() if key[0] not in skipped)
@@ -52,7 +52,7 @@ def reconcile(states: Collection[OdometerSource], tiers: Mapping[str, Totals], n
 
 
 def read_totals(client: Client) -> dict[str, Totals]:
-    return {tier: queue_metrics.read_totals(client, tier) for tier in queue_metrics.TIERS}
+    return {tier.name: queue_metrics.read_totals(client, tier) for tier in TIERS}
 
 
 def _sum_by_op(totals: Totals) -> dict[Op, int]:

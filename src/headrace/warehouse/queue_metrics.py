@@ -21,14 +21,12 @@ from headrace.warehouse.series import (
     odometers_by_op,
 )
 from headrace.warehouse.sql import render_query
+from headrace.warehouse.tiers import TIERS, Tier
 
 if TYPE_CHECKING:
     import pyarrow as pa  # readers need not have it installed
 
-TABLE = "queue_metrics_5s_v1"
-TIERS = {"5s": TABLE, "1m": "queue_metrics_by_minute_v1", "1h": "queue_metrics_by_hour_v1"}
-TIER_SECONDS = {"5s": 5, "1m": 60, "1h": 3600}
-KEPT_DAYS = {"5s": 2, "1m": 31, "1h": 400}
+TABLE = TIERS[0].queues
 
 
 def insert(client: Client, table: pa.Table, token: str) -> None:
@@ -45,11 +43,13 @@ class QueueStateBefore:
     readings: Mapping[int, Mapping[Op, int]]  # odometers by epoch
 
 
-def read_points(queries: QueryRunner, tier: str, ref: QueueRef, start_s: int, end_s: int, step_s: int) -> HistorySeries:
+def read_points(
+    queries: QueryRunner, tier: Tier, ref: QueueRef, start_s: int, end_s: int, step_s: int
+) -> HistorySeries:
     """Return history of a queue in [start, end), in points of a step that is a multiple of the tier's."""
-    window = {"start_s": start_s, "end_s": end_s, "step_s": step_s, "tier_s": TIER_SECONDS[tier]}
-    without = {} if step_s > TIER_SECONDS[tier] else {"gap_ages": ""}
-    query = render_query("queue_points", table=TIERS[tier], **without)
+    window = {"start_s": start_s, "end_s": end_s, "step_s": step_s, "tier_s": tier.seconds}
+    without = {} if step_s > tier.seconds else {"gap_ages": ""}
+    query = render_query("queue_points", table=tier.queues, **without)
     return build_series(queries.run(query, {**_name_parameters(ref), **window}, threads=1))
 
 
@@ -98,18 +98,18 @@ RANKING_SQL = {
 
 
 def read_top_queues(
-    queries: QueryRunner, tier: str, ref: EnvRef, metric: str, start_s: int, end_s: int, now_ms: int, limit: int
+    queries: QueryRunner, tier: Tier, ref: EnvRef, metric: str, start_s: int, end_s: int, now_ms: int, limit: int
 ) -> list[dict[str, Any]]:
     """Return the rows of the query `top_queues`, highest value first."""
-    query = render_query("top_queues", table=TIERS[tier], value=RANKING_SQL[metric])
+    query = render_query("top_queues", table=tier.queues, value=RANKING_SQL[metric])
     names = {"org": ref.org, "project": ref.project, "env": ref.env}
     window = {"start_s": start_s, "end_s": end_s, "now_ms": now_ms, "limit": limit}
     return columns_to_rows(queries.run(query, {**names, **window}))
 
 
-def read_totals(client: Client, tier: str) -> dict[tuple[QueueRef, Op], int]:
+def read_totals(client: Client, tier: Tier) -> dict[tuple[QueueRef, Op], int]:
     """Return the counts of each queue and verb over all rows that the tier still keeps."""
-    query = render_query("queue_totals", table=TIERS[tier])
+    query = render_query("queue_totals", table=tier.queues)
     with translate_errors(client.url):
         rows = client.query(query).named_results()
         return {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.warehouse import queue_metrics
 from headrace.warehouse.connect import Client, translate_errors
 from headrace.warehouse.sql import render_query
 
@@ -27,7 +26,7 @@ class Tier:
 
 
 TIERS = (
-    Tier("5s", 5, 2, queue_metrics.TABLE, "environment_metrics_5s_v1"),
+    Tier("5s", 5, 2, "queue_metrics_5s_v1", "environment_metrics_5s_v1"),
     Tier("1m", 60, 31, "queue_metrics_by_minute_v1", "environment_metrics_by_minute_v1"),
     Tier("1h", 3600, 400, "queue_metrics_by_hour_v1", "environment_metrics_by_hour_v1"),
 )
