@@ -18,8 +18,9 @@ from headrace.model.names import QueueRef
 from headrace.model.time import format_iso_ms
 from headrace.pipeline.clickhouse_destination import TABLE as TABLE_META
 from headrace.pipeline.clickhouse_destination import ClickHouseDestination
+from headrace.pipeline.partition import PartitionPlan, summarise
 from headrace.pipeline.sink import SpoolSink
-from headrace.pipeline.transforms import PartitionPlan, PartitionSummary, summarise, summary_from_row
+from headrace.pipeline.summary import PartitionSummary, summary_from_row
 from headrace.spool.options import SpoolOptions
 from headrace.spool.record import SpoolRecord
 from headrace.spool.spool import Spool

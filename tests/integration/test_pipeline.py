@@ -21,8 +21,9 @@ from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.pipeline.job import open_pipeline
 from headrace.pipeline.options import IN_ORDER, PipelineOptions
+from headrace.pipeline.partition import summarise_events
 from headrace.pipeline.sink import compute_token
-from headrace.pipeline.transforms import merge_by_shard, merge_rows, summarise_events
+from headrace.pipeline.summary import merge_by_shard, merge_rows
 from headrace.queue import keys
 from headrace.queue.client import SyncClient
 from headrace.queue.scripts import Stubs

@@ -17,6 +17,7 @@ from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.pipeline.lease import PipelineLease
 from headrace.pipeline.offsets import BEGINNING, StreamRange
+from headrace.pipeline.partition import PartitionPlan
 from headrace.pipeline.positions import (
     find_entry_at,
     read_group_offsets,
@@ -26,7 +27,6 @@ from headrace.pipeline.positions import (
 )
 from headrace.pipeline.sink import ShardMark
 from headrace.pipeline.source import GROUP, BatchReader, StreamReader, StreamSourceOptions
-from headrace.pipeline.transforms import PartitionPlan
 from headrace.queue import keys
 from headrace.queue.client import SyncClient
 from headrace.queue.scripts import Stubs

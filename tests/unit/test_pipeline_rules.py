@@ -18,6 +18,7 @@ from headrace.model.entry_id import START, EntryId
 from headrace.pipeline.checkpoint import QUERY, move_away, verify_checkpoint
 from headrace.pipeline.job import BETWEEN_QUERIES
 from headrace.pipeline.monitor import PipelineMonitor, health_response
+from headrace.pipeline.partition import PartitionPlan, summarise
 from headrace.pipeline.payload import from_payload
 from headrace.pipeline.sink import (
     ShardMark,
@@ -28,14 +29,7 @@ from headrace.pipeline.sink import (
     format_shard_marks,
     parse_shard_marks,
 )
-from headrace.pipeline.transforms import (
-    PartitionPlan,
-    PartitionSummary,
-    count_gaps,
-    merge_by_shard,
-    summarise,
-    summary_from_row,
-)
+from headrace.pipeline.summary import PartitionSummary, count_gaps, merge_by_shard, summary_from_row
 from headrace.settings import Settings
 from headrace.spool.options import SpoolOptions
 from headrace.spool.spool import Spool

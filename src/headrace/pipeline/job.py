@@ -31,6 +31,7 @@ from headrace.pipeline.listener import ProgressListener
 from headrace.pipeline.monitor import PipelineMonitor, health_response
 from headrace.pipeline.offsets import BEGINNING, Offsets
 from headrace.pipeline.options import PipelineOptions
+from headrace.pipeline.partition import PartitionPlan
 from headrace.pipeline.positions import (
     read_group_offsets,
     read_newest_offsets,
@@ -41,7 +42,6 @@ from headrace.pipeline.problem_reports import report_problems
 from headrace.pipeline.session import start_session
 from headrace.pipeline.sink import SpoolSink, StoredBatch, marks_from_offsets, parse_shard_marks
 from headrace.pipeline.source import FORMAT, GROUP
-from headrace.pipeline.transforms import PartitionPlan
 from headrace.runtime.http_server import serve_metrics
 from headrace.runtime.metrics import MetricFamilies
 from headrace.runtime.prometheus import MetricCollector

@@ -14,15 +14,8 @@ from headrace.errors import HeadraceError, InvalidPeriod
 from headrace.model.time import format_iso_ms
 from headrace.pipeline.archive import HOUR_MS, Archive
 from headrace.pipeline.buckets import SCHEMA
-from headrace.pipeline.transforms import (
-    SUMMARY,
-    PartitionPlan,
-    collect_summaries,
-    count_gap_between,
-    merge_by_shard,
-    merge_rows,
-    summarise,
-)
+from headrace.pipeline.partition import PartitionPlan, collect_summaries, summarise
+from headrace.pipeline.summary import SUMMARY, count_gap_between, merge_by_shard, merge_rows
 
 READS = 3  # attempts to read files that may be compacted away meanwhile
 

@@ -24,13 +24,8 @@ from headrace.errors import HeadraceError
 from headrace.model.entry_id import START, EntryId
 from headrace.pipeline.clickhouse_destination import Coverage, attach_coverage, build_records
 from headrace.pipeline.offsets import Offsets, parse_position
-from headrace.pipeline.transforms import (
-    PartitionSummary,
-    collect_summaries,
-    count_gap_between,
-    merge_by_shard,
-    merge_rows,
-)
+from headrace.pipeline.partition import collect_summaries
+from headrace.pipeline.summary import PartitionSummary, count_gap_between, merge_by_shard, merge_rows
 from headrace.spool.spool import Spool
 from headrace.warehouse import pipeline_batches, queue_metrics
 from headrace.warehouse import unreadable_entries as set_aside

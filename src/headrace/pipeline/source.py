@@ -7,7 +7,7 @@ moved so that ordinary tools show the lag.
 
 Options: `url`; `shards` (a minimum; more are found in Valkey as they appear); `maxEventsPerTrigger`;
 `eventsPerPartition`, above which a shard's range is read by several tasks; `startingOffsets` (JSON) for a query without
-a checkpoint. With `summaries` set, rows are not events but partition summaries (transforms.py), computed by the reading
+a checkpoint. With `summaries` set, rows are not events but partition summaries (partition.py), computed by the reading
 task, so that events need not pass through Java. Its value says which events to skip and where to archive.
 """
 
@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 from headrace.errors import MemoryFull, QueueUnavailable
 from headrace.pipeline.decode import SCHEMA, decode
 from headrace.pipeline.offsets import BEGINNING, Offsets, ShardOffset, find_ranges, parse_position, sort_by_shard
+from headrace.pipeline.partition import PartitionPlan, summarise
 from headrace.pipeline.positions import (
     find_entry_at,
     read_newest_after,
@@ -35,7 +36,7 @@ from headrace.pipeline.positions import (
     retry_while_unavailable,
     split_range,
 )
-from headrace.pipeline.transforms import SUMMARY, PartitionPlan, summarise
+from headrace.pipeline.summary import SUMMARY
 from headrace.queue import keys
 from headrace.valkey import streams
 from headrace.valkey.connect import Valkey, connect

@@ -1,32 +1,28 @@
-"""Summarise partitions of events where they are read.
+"""Summaries of partitions of events: Arrow in, Arrow out. This module does no I/O and does not import pyspark.
 
-Shared by streaming, replay and tests. A summary contains the partial sums of its partition (as Arrow bytes, which Spark
-passes on unchanged) and what was read: from which entry to which, how many, and what is missing among them.
+A summary contains the partial sums of its partition (as Arrow bytes, which Spark passes on unchanged) and what was
+read: from which entry to which, how many, and what is missing among them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from headrace.model.entry_id import EntryId
-from headrace.pipeline.archive import ArchiveWriter
-from headrace.pipeline.buckets import bucketize, merge
+from headrace.pipeline.buckets import merge
 from headrace.pipeline.entries import Ints, find_after, is_ascending, read_ids
 from headrace.pipeline.payload import from_payload, to_payload
 from headrace.warehouse.unreadable_entries import UnreadableEntry
 
 pc: Any = pyarrow.compute  # its functions are created at import, so type checkers do not see them
 
-CHUNK_EVENTS = 100_000  # events aggregated together: few enough for memory, many enough for speed
 SAMPLES = 10  # samples kept of unreadable entries, per partition
 
 _IDS = ("first_at", "last_at")
@@ -40,22 +36,6 @@ SUMMARY = pa.schema(
         ("rows", pa.binary()),
     ]
 )
-
-
-@dataclass(frozen=True)
-class PartitionPlan:
-    """How to summarise partitions: which events are already stored, and where to archive the others."""
-
-    marks: Mapping[int, EntryId] = field(default_factory=dict[int, EntryId])  # last stored entry, by shard
-    archive: str | None = None
-
-    def to_json(self) -> str:
-        return json.dumps({"marks": [[shard, str(at)] for shard, at in self.marks.items()], "archive": self.archive})
-
-    @classmethod
-    def from_json(cls, text: str) -> PartitionPlan:
-        found = json.loads(text)
-        return cls({shard: EntryId.parse(at) for shard, at in found["marks"]}, found["archive"])
 
 
 @dataclass
@@ -73,19 +53,11 @@ class PartitionSummary:
     rows: pa.Table
 
 
-def summarise_events(events: DataFrame, plan: PartitionPlan | None = None) -> list[PartitionSummary]:
-    """Run a Spark job on events; return one summary per partition with new events."""
-    chosen = plan or PartitionPlan()
-
-    def summarised(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return summarise(batches, chosen)
-
-    return collect_summaries(events.mapInArrow(summarised, from_arrow_schema(SUMMARY)))
-
-
-def collect_summaries(found: DataFrame) -> list[PartitionSummary]:
-    """Run the Spark job of a source that returns summaries, and collect them."""
-    return [summary_from_row(row) for row in found.toArrow().to_pylist()]
+def to_record_batch(summary: PartitionSummary) -> pa.RecordBatch:
+    samples = [{**asdict(each), "sample": each.sample.hex()} for each in summary.samples]
+    ids = {name: str(getattr(summary, name)) for name in _IDS}
+    row = {**vars(summary), **ids, "samples": json.dumps(samples), "rows": to_payload(summary.rows)}
+    return pa.RecordBatch.from_pylist([row], schema=SUMMARY)
 
 
 def summary_from_row(row: dict[str, Any]) -> PartitionSummary:
@@ -97,41 +69,7 @@ def summary_from_row(row: dict[str, Any]) -> PartitionSummary:
     return PartitionSummary(samples=samples, rows=from_payload(row.pop("rows")), **ids, **row)
 
 
-def summarise(batches: Iterable[pa.RecordBatch], plan: PartitionPlan) -> Iterator[pa.RecordBatch]:
-    """Summarise a partition, which contains entries of one shard. Entries up to the shard's mark are skipped."""
-    archive = ArchiveWriter(plan.archive) if plan.archive else None
-    partials: list[pa.Table] = []
-    summary: PartitionSummary | None = None
-    for chunk in _split_into_chunks(batches):
-        fresh = _drop_stored(chunk, plan.marks)
-        if not fresh.num_rows:
-            continue
-        described = _summarise_chunk(fresh)
-        summary = described if summary is None else _append_summary(summary, described)
-        events = fresh if not described.set_aside else fresh.filter(pc.is_null(fresh["aside"]))
-        if archive:
-            archive.write(events)
-        partials.append(bucketize(events))
-    if summary:
-        summary.rows = merge(partials)
-        yield _to_record_batch(summary)
-
-
-def _split_into_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        if batch.num_rows:
-            held.append(batch)
-            size += batch.num_rows
-        if size >= CHUNK_EVENTS:
-            yield pa.Table.from_batches(held)
-            held, size = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
-
-
-def _drop_stored(chunk: pa.Table, marks: Mapping[int, EntryId]) -> pa.Table:
+def drop_stored(chunk: pa.Table, marks: Mapping[int, EntryId]) -> pa.Table:
     """Return the entries after the shard's mark, in the order of the stream."""
     ms, seq = read_ids(chunk)
     mark = marks.get(chunk["shard"][0].as_py())
@@ -142,7 +80,7 @@ def _drop_stored(chunk: pa.Table, marks: Mapping[int, EntryId]) -> pa.Table:
     return chunk.take(order[fresh[order]])
 
 
-def _summarise_chunk(chunk: pa.Table) -> PartitionSummary:
+def summarise_chunk(chunk: pa.Table) -> PartitionSummary:
     ids = list(map(EntryId, *(column[[0, -1]].tolist() for column in read_ids(chunk))))
     seq = pc.drop_null(chunk["seq"]).to_numpy()
     aside = len(chunk) - chunk["aside"].null_count
@@ -176,7 +114,7 @@ def _sample_unreadable(chunk: pa.Table) -> list[UnreadableEntry]:
     ]
 
 
-def _append_summary(one: PartitionSummary, other: PartitionSummary) -> PartitionSummary:
+def append_summary(one: PartitionSummary, other: PartitionSummary) -> PartitionSummary:
     """Append `other`, which follows `one` in the same shard."""
     lost, rewinds = count_gap_between(one.last_seq, other.first_seq)
     return PartitionSummary(
@@ -205,17 +143,10 @@ def merge_by_shard(found: Sequence[PartitionSummary]) -> dict[int, PartitionSumm
     shards: dict[int, PartitionSummary] = {}
     for summary in sorted(found, key=lambda each: (each.shard, each.first_at)):
         known = shards.get(summary.shard)
-        shards[summary.shard] = summary if known is None else _append_summary(known, summary)
+        shards[summary.shard] = summary if known is None else append_summary(known, summary)
     return shards
 
 
 def merge_rows(found: Sequence[PartitionSummary]) -> pa.Table:
     """Return the rows of all summaries, one per queue, epoch and bucket."""
     return merge(summary.rows for summary in found)
-
-
-def _to_record_batch(summary: PartitionSummary) -> pa.RecordBatch:
-    samples = [{**asdict(each), "sample": each.sample.hex()} for each in summary.samples]
-    ids = {name: str(getattr(summary, name)) for name in _IDS}
-    row = {**vars(summary), **ids, "samples": json.dumps(samples), "rows": to_payload(summary.rows)}
-    return pa.RecordBatch.from_pylist([row], schema=SUMMARY)
