@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.cli.streams import list_watched_groups
 from headrace.errors import SettingsError
-from headrace.model.entry_id import time_of
+from headrace.model.entry_id import parse_time_ms
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.job import NewJob
 from headrace.settings import load_settings
@@ -61,7 +61,7 @@ def test_an_entry_without_an_id_of_its_own_is_known_by_the_entrys() -> None:
 
 
 def test_ids_are_times_only_if_they_can_be() -> None:
-    assert (time_of(""), time_of("17-3"), time_of(f"{NOW}-3")) == (None, None, NOW)
+    assert (parse_time_ms(""), parse_time_ms("17-3"), parse_time_ms(f"{NOW}-3")) == (None, None, NOW)
 
 
 def test_entries_that_wait_to_be_tried_again_are_not_running() -> None:

@@ -66,9 +66,9 @@ class EvaluationReport:
 class CountingQueryRunner(QueryRunner):
     """Query runner that counts its queries."""
 
-    def __init__(self, client: Client, timeout_s: float, round_: EvaluationReport) -> None:
+    def __init__(self, client: Client, timeout_s: float, report: EvaluationReport) -> None:
         super().__init__(client, timeout_s)
-        self._report = round_
+        self._report = report
 
     def run(self, query: str, parameters: Mapping[str, Any], threads: int = 0) -> Columns:
         self._report.queries += 1

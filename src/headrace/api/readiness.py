@@ -40,34 +40,34 @@ class Readiness:
             "clickhouse": lambda: _read_clickhouse_version(clickhouse_url),
         }
         self._threads = ThreadPoolExecutor(len(self._probes) + 1, "readiness")
-        self._asked: dict[str, Future[ProbeResult]] = {}
+        self._running: dict[str, Future[ProbeResult]] = {}
         self._lock = Lock()  # held only while a round is started
-        self._round: Future[Mapping[str, ProbeResult]] | None = None
-        self._found_at = float("-inf")
+        self._run: Future[Mapping[str, ProbeResult]] | None = None
+        self._finished_at = float("-inf")
 
     async def check(self) -> Mapping[str, ProbeResult]:
         """Return the results of the last second, or probe the servers, which takes at most PROBE_TIMEOUT_S."""
-        return await asyncio.shield(asyncio.wrap_future(self._current_round()))
+        return await asyncio.shield(asyncio.wrap_future(self._get_run()))
 
-    def _current_round(self) -> Future[Mapping[str, ProbeResult]]:
+    def _get_run(self) -> Future[Mapping[str, ProbeResult]]:
         with self._lock:
-            is_over = self._round is None or self._round.done()
-            if self._round is None or (is_over and time.monotonic() - self._found_at >= CACHE_S):
-                self._round = self._threads.submit(self._run_probes)
-            return self._round
+            is_over = self._run is None or self._run.done()
+            if self._run is None or (is_over and time.monotonic() - self._finished_at >= CACHE_S):
+                self._run = self._threads.submit(self._run_probes)
+            return self._run
 
     def close(self) -> None:
         self._threads.shutdown(wait=False)
 
     def _run_probes(self) -> dict[str, ProbeResult]:
-        for name, ask in self._probes.items():
+        for name, probe in self._probes.items():
             # A probe that still waits for an unresponsive server is not started a second time.
-            if name not in self._asked or self._asked[name].done():
-                self._asked[name] = self._threads.submit(_run_probe, ask)
-        answered, _ = wait(self._asked.values(), PROBE_TIMEOUT_S)
-        self._found_at = time.monotonic()
+            if name not in self._running or self._running[name].done():
+                self._running[name] = self._threads.submit(_run_probe, probe)
+        answered, _ = wait(self._running.values(), PROBE_TIMEOUT_S)
+        self._finished_at = time.monotonic()
         return {
-            name: one.result() if one in answered else ProbeResult(False, None) for name, one in self._asked.items()
+            name: one.result() if one in answered else ProbeResult(False, None) for name, one in self._running.items()
         }
 
 
@@ -77,10 +77,10 @@ def _read_clickhouse_version(url: str) -> str | None:
         return client.server_version
 
 
-def _run_probe(ask: Probe) -> ProbeResult:
+def _run_probe(probe: Probe) -> ProbeResult:
     began = time.monotonic()
     try:
-        up = ask() is not None
+        up = probe() is not None
     except Exception as error:
         # After any error the server cannot be used.
         log.debug("readiness probe failed: %s", error)

@@ -120,14 +120,14 @@ class Simulation:
             self._remove_workers(self._wanted - wanted)
         self._wanted = wanted
 
-    def _remove_workers(self, many: int) -> None:
+    def _remove_workers(self, remaining: int) -> None:
         """Remove workers, starting ones first."""
-        while many and self._starting:
+        while remaining and self._starting:
             at_s, count = self._starting.pop()
-            if count > many:
-                self._starting.append((at_s, count - many))
-            many -= min(count, many)
-        self._ready -= many
+            if count > remaining:
+                self._starting.append((at_s, count - remaining))
+            remaining -= min(count, remaining)
+        self._ready -= remaining
 
     def _make_view(self, second: int) -> PolicyView:
         while self._held and self._held[0][1] <= second:

@@ -49,7 +49,7 @@ class StreamObserver:
             if self._client is None:
                 self._client = self._connect()
             with translate_group_errors(keys.stream, keys.group):
-                survey = run(self._client, GroupStubs(keys).snapshot(self._count_bound, FIRST_ID, 1))
+                snapshot = run(self._client, GroupStubs(keys).snapshot(self._count_bound, FIRST_ID, 1))
         except (HeadraceError, ScriptError) as error:
             log.warning("could not read stream %s: %s", keys.stream, error, extra={"action": "stream_unknown"})
             if isinstance(error, ServiceUnavailable):
@@ -60,43 +60,43 @@ class StreamObserver:
                 "the server returned an error",
             )
             return Observation(workers=workers, unknown=f"{what} ({why})")
-        return Observation([self._make_source(keys, survey, now_ms)], workers=workers)
+        return Observation([self._make_source(keys, snapshot, now_ms)], workers=workers)
 
-    def _make_source(self, keys: GroupKeys, survey: GroupSnapshot, now_ms: int) -> LoadSource:
+    def _make_source(self, keys: GroupKeys, snapshot: GroupSnapshot, now_ms: int) -> LoadSource:
         known = self._counters.setdefault(keys, _Counters(RateMeter(self._window_s)))
-        rates = known.meter.add(_make_sample(known, survey, now_ms))
-        waits_since = find_oldest_ms(survey)
+        rates = known.meter.add(_make_sample(known, snapshot, now_ms))
+        waits_since = find_oldest_ms(snapshot)
         return LoadSource(
             name=f"group {keys.group} of stream {keys.stream}",
-            depth=None if survey.undelivered is None else survey.undelivered + survey.due,
-            running=count_running(survey),
-            scheduled=survey.waiting - survey.due,
+            depth=None if snapshot.undelivered is None else snapshot.undelivered + snapshot.due,
+            running=count_running(snapshot),
+            scheduled=snapshot.waiting - snapshot.due,
             arrivals_per_s=rates.arrivals_per_s,
             service_s=rates.service_s,
             age_s=None if waits_since is None else max(0, now_ms - waits_since) / 1000,
-            unknown=_describe_unknown(keys, survey, rates),
+            unknown=_describe_unknown(keys, snapshot, rates),
         )
 
 
-def _make_sample(known: _Counters, survey: GroupSnapshot, now_ms: int) -> CounterSample:
+def _make_sample(known: _Counters, snapshot: GroupSnapshot, now_ms: int) -> CounterSample:
     """Build a counter sample.
 
     Only failed attempts need Headrace's own counters; everything else comes from the stream and the group, for any kind
     of consumer.
     """
-    counts = dict(zip(COUNT_COLUMN, survey.counts, strict=True))
+    counts = dict(zip(COUNT_COLUMN, snapshot.counts, strict=True))
     retried = sum(counts[op] for op in RETRY_OPS)
-    if survey.entries_added < known.added or retried < known.retried:
+    if snapshot.entries_added < known.added or retried < known.retried:
         known.epoch, known.ended = known.epoch + 1, 0
-    known.added, known.retried = survey.entries_added, retried
-    if survey.undelivered is not None:
+    known.added, known.retried = snapshot.entries_added, retried
+    if snapshot.undelivered is not None:
         # max: an entry that is delivered again after it was finished must not lower the count.
-        known.ended = max(known.ended, known.added - survey.undelivered - survey.pending + retried)
-    came_due = retried - (survey.waiting - survey.due)
-    return CounterSample(now_ms, known.epoch, known.added + came_due, known.ended, count_running(survey))
+        known.ended = max(known.ended, known.added - snapshot.undelivered - snapshot.pending + retried)
+    came_due = retried - (snapshot.waiting - snapshot.due)
+    return CounterSample(now_ms, known.epoch, known.added + came_due, known.ended, count_running(snapshot))
 
 
-def _describe_unknown(keys: GroupKeys, survey: GroupSnapshot, rates: SourceRates) -> str:
-    if survey.undelivered is None:
+def _describe_unknown(keys: GroupKeys, snapshot: GroupSnapshot, rates: SourceRates) -> str:
+    if snapshot.undelivered is None:
         return f"lag of group {keys.group}"
     return "" if rates.arrivals_per_s is not None else f"arrival rate of {keys.stream}"

@@ -80,7 +80,7 @@ class WebhookWorkers:
     def _check_last_send(self) -> None:
         if self._sending is None or not self._sending[1].done():
             return
-        wish, sent = self._sending
+        request, sent = self._sending
         self._sending = None
         if (error := sent.exception()) is None:
             self._failures = 0
@@ -90,24 +90,24 @@ class WebhookWorkers:
             wait_s = min(MAX_RETRY_S, RETRY_S * 2.0 ** min(self._failures - 1, 20))
             log.warning(
                 "could not notify the webhook of %s (wanted %d): %s; retrying in %.0f s",
-                *(self._name, wish.wanted, error, wait_s),
+                *(self._name, request.wanted, error, wait_s),
                 extra={"action": "not_told"},
             )
-        if wish is self._request:  # otherwise a newer number is already due
+        if request is self._request:  # otherwise a newer number is already due
             self._due = time.monotonic() + wait_s
         if error is not None and not isinstance(error, HeadraceError):
             raise error
 
-    def _post(self, wish: _ScaleRequest) -> None:
+    def _post(self, request: _ScaleRequest) -> None:
         receiver = self._receiver
         document: dict[str, Any] = {
-            **{"id": wish.id, "type": self._name, "wanted": wish.wanted},
-            **{"sentence": wish.sentence, "at_ms": wish.at_ms},
+            **{"id": request.id, "type": self._name, "wanted": request.wanted},
+            **{"sentence": request.sentence, "at_ms": request.at_ms},
         }
         post_signed(
             receiver.url,
             receiver.secret,
-            wish.id,
+            request.id,
             document,
             timeout_s=receiver.timeout_s,
             policy=receiver.policy,

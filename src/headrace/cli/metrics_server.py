@@ -51,11 +51,11 @@ def serve_metrics(
 
 @contextmanager
 def serve_loop_metrics(
-    settings: Settings, given: int | None, configured: int | None, figures: ServiceMetrics
+    settings: Settings, given: int | None, configured: int | None, metrics: ServiceMetrics
 ) -> Generator[None]:
     """Serve /metrics and /healthz for a command whose health is that of its loops, and run shard maintenance."""
     with (
         run_maintenance(settings) as maintenance,
-        serve_metrics(settings, given, configured, figures.health, figures.families, maintenance),
+        serve_metrics(settings, given, configured, metrics.health, metrics.families, maintenance),
     ):
         yield

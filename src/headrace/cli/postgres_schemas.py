@@ -10,4 +10,4 @@ from importlib.resources import files
 from headrace.postgres.migrate import SchemaFolders
 
 PACKAGES_WITH_TABLES = ("postgres", "cold", "api", "alerts", "autoscale")
-POSTGRES_SCHEMAS: SchemaFolders = {room: files("headrace") / room / "schema" for room in PACKAGES_WITH_TABLES}
+POSTGRES_SCHEMAS: SchemaFolders = {package: files("headrace") / package / "schema" for package in PACKAGES_WITH_TABLES}

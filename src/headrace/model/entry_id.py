@@ -65,7 +65,7 @@ def pack_sequence(seq: int) -> int:
     return EXACT_SEQUENCES + ((doubling - _FIRST_DOUBLING) << OCTAVE_BITS) + rest
 
 
-def time_of(entry_id: str) -> int | None:
+def parse_time_ms(entry_id: str) -> int | None:
     """Return when an entry was added, in ms; None if the id is empty or is not a time."""
     milliseconds = int(entry_id.partition("-")[0] or 0)
     return milliseconds if milliseconds >= FIRST_PLAUSIBLE_MS else None

@@ -204,10 +204,10 @@ def start_query(
         .load()
     )
 
-    def taken(found: StoredBatch) -> None:
-        pipeline.monitor.record_batch(found.batch)
+    def record_stored(stored: StoredBatch) -> None:
+        pipeline.monitor.record_batch(stored.batch)
         if housekeeping:
-            housekeeping.on_batch_stored(found)
+            housekeeping.on_batch_stored(stored)
 
     sink = SpoolSink(
         spool,
@@ -217,7 +217,7 @@ def start_query(
             **(housekeeping.cleared_gap_marks() if housekeeping else {}),
         },
         before_put=housekeeping.lease.ensure_held if housekeeping else lambda: None,
-        after_put=taken,
+        after_put=record_stored,
     )
     writer = summaries.writeStream.foreachBatch(sink).option(
         "checkpointLocation", options.checkpoint.absolute().as_uri()

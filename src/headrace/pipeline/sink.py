@@ -27,8 +27,7 @@ from headrace.pipeline.offsets import Offsets, parse_position
 from headrace.pipeline.partition import collect_summaries
 from headrace.pipeline.summary import PartitionSummary, count_gap_between, merge_by_shard, merge_rows
 from headrace.spool.spool import Spool
-from headrace.warehouse import pipeline_batches, queue_metrics
-from headrace.warehouse import unreadable_entries as set_aside
+from headrace.warehouse import pipeline_batches, queue_metrics, unreadable_entries
 from headrace.warehouse.pipeline_batches import PipelineBatch
 from headrace.warehouse.pipeline_coverage import CoverageInterval
 
@@ -63,7 +62,7 @@ class SpoolSink:
         *,
         extra_marks: Callable[[], Mapping[str, str]] = dict,
         before_put: Callable[[], None] = lambda: None,
-        after_put: Callable[[StoredBatch], None] = lambda taken: None,
+        after_put: Callable[[StoredBatch], None] = lambda stored: None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._spool = spool
@@ -103,7 +102,9 @@ class SpoolSink:
         samples = [sample for read in shards.values() for sample in read.samples]
         token = compute_token(shards)
         counted = build_records(queue_metrics.TABLE, rows, token)
-        unreadable = build_records(set_aside.TABLE, set_aside.to_arrow(samples), token) if samples else []
+        unreadable = (
+            build_records(unreadable_entries.TABLE, unreadable_entries.to_arrow(samples), token) if samples else []
+        )
         # The record with the watermark is last: it must not arrive before the rows.
         last = build_records(pipeline_batches.TABLE, pipeline_batches.to_arrow(batch), token)
         coverage = Coverage(now, [_build_interval(read, before.get(shard)) for shard, read in sorted(shards.items())])

@@ -52,8 +52,8 @@ class PostgresMigration:
 
 def list_migrations(folders: SchemaFolders) -> list[PostgresMigration]:
     return [
-        PostgresMigration(room, file.name, cast(LiteralString, file.read_text(encoding="utf-8")))
-        for room, folder in folders.items()
+        PostgresMigration(package, file.name, cast(LiteralString, file.read_text(encoding="utf-8")))
+        for package, folder in folders.items()
         for file in sorted(folder.iterdir(), key=lambda file: file.name)
         if file.name.endswith(".sql")
     ]

@@ -64,38 +64,38 @@ def read_quotas(valkey: Valkey, shards: int, url: str, timeout_s: float, envs: S
 
 
 def build_quota_families(
-    figures: QuotaMetricsInput, states: Sequence[QueueState], named: Iterable[EnvRef]
+    inputs: QuotaMetricsInput, states: Sequence[QueueState], named: Iterable[EnvRef]
 ) -> list[SnapshotFamily]:
     """Build the quota families of the environments in `named` and of every project and organisation with a quota."""
-    if not figures.values:
+    if not inputs.values:
         return []
     limit, used, refused = SnapshotFamily(LIMIT), SnapshotFamily(USED), SnapshotFamily(REFUSED)
-    shared = [tenant for tenant in figures.values if tenant.level in ("organisation", "project")]
-    uses = _sum_uses(figures, states)
+    shared = [tenant for tenant in inputs.values if tenant.level in ("organisation", "project")]
+    uses = _sum_uses(inputs, states)
     for tenant in sorted({*(TenantRef.from_environment(env) for env in named), *shared}):
-        limits = _get_limits(figures, tenant)
+        limits = _get_limits(inputs, tenant)
         for name, value in limits.items():
             limit.add(value, tenant.org, tenant.project, tenant.env, name)
             if name not in RATES:
                 used.add(uses[tenant][name], tenant.org, tenant.project, tenant.env, name)
-        use = figures.get_use(tenant)
+        use = inputs.get_use(tenant)
         for name, count in sorted(use.refused.items()) if use else ():
             refused.add(count, tenant.org, tenant.project, tenant.env, name)
     return [limit, used, refused]
 
 
-def _get_limits(figures: QuotaMetricsInput, tenant: TenantRef) -> dict[str, int]:
-    own = figures.values.get(tenant, {})
+def _get_limits(inputs: QuotaMetricsInput, tenant: TenantRef) -> dict[str, int]:
+    own = inputs.values.get(tenant, {})
     if tenant.environment is not None:
-        own = {**figures.values.get(DEFAULT_TENANT, {}), **own}
+        own = {**inputs.values.get(DEFAULT_TENANT, {}), **own}
     limits = {name: value for name, value in own.items() if value is not None}
-    use = figures.get_use(tenant)
+    use = inputs.get_use(tenant)
     for name, share in (use.share if use else {}).items():
         limits[name] = min(share, limits.get(name, share))
     return {str(name): limits[name] for name in Quota if name in limits}
 
 
-def _sum_uses(figures: QuotaMetricsInput, states: Iterable[QueueState]) -> dict[TenantRef, Counter[str]]:
+def _sum_uses(inputs: QuotaMetricsInput, states: Iterable[QueueState]) -> dict[TenantRef, Counter[str]]:
     """Return the use of each quota by each environment, project and organisation."""
     uses: defaultdict[TenantRef, Counter[str]] = defaultdict(Counter)
     for state in states:
@@ -110,7 +110,7 @@ def _sum_uses(figures: QuotaMetricsInput, states: Iterable[QueueState]) -> dict[
         }
         for tenant in TenantRef.from_environment(state.ref.environment).parents():
             uses[tenant].update(numbers)
-    for (name, owner), count in figures.counts.items():
+    for (name, owner), count in inputs.counts.items():
         for tenant in owner.parents():
             uses[tenant][name] += count
     return uses

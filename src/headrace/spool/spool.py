@@ -282,7 +282,7 @@ class Spool:
 
     def stats(self) -> SpoolStats:
         """Return a consistent snapshot."""
-        state, store, upkeep = self._state, self._state.store, self._maintenance
+        state, store, maintenance = self._state, self._state.store, self._maintenance
         available = None if store is None else store.files.free_bytes(store.folder)
         with state.lock:
             files = {} if store is None else store.stats()
@@ -296,8 +296,8 @@ class Spool:
                 inmemory_blocks=len(state.memory.blocks),
                 inmemory_bytes=state.memory.bytes,
                 disk_available=available,
-                quarantine_bytes=upkeep.quarantine.bytes,
-                dead_bytes=upkeep.dead.bytes,
+                quarantine_bytes=maintenance.quarantine.bytes,
+                dead_bytes=maintenance.dead.bytes,
                 oldest_put_at=state.read_oldest_put_at(),
                 next_id=state.numbers.next,
                 durable_id=state.numbers.synced if store is not None else 0,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.errors import SeveralGroups
-from headrace.model.entry_id import time_of
+from headrace.model.entry_id import parse_time_ms
 from headrace.streams.keys import GroupKeys
 from headrace.streams.scripts import GroupStubs
 from headrace.valkey.connect import Valkey
@@ -72,4 +72,4 @@ def _parse_letter(entry: StreamEntry) -> DeadLetter:
     }
     entry_id, reason = fields.pop("headrace:id", ""), fields.pop("headrace:reason", "")
     deliveries = int(fields.pop("headrace:deliveries", "0"))
-    return DeadLetter(letter_id.decode(), entry_id, time_of(letter_id.decode()), deliveries, reason, fields)
+    return DeadLetter(letter_id.decode(), entry_id, parse_time_ms(letter_id.decode()), deliveries, reason, fields)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.model.entry_id import time_of
+from headrace.model.entry_id import parse_time_ms
 from headrace.streams.scripts import script
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import ScriptCall, run
@@ -52,8 +52,8 @@ def read_depth(client: Valkey, stream: str, group: str, *, count_bound: int = CO
         group,
         None if unknown else undelivered,
         pending,
-        time_of(first_undelivered.decode()),
-        time_of(first_pending.decode()),
+        parse_time_ms(first_undelivered.decode()),
+        parse_time_ms(first_pending.decode()),
         None if idle_ms < 0 else idle_ms,
         explain_unknown_depth(count_bound) if unknown else "",
     )

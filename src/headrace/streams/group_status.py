@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
 from headrace.errors import NotAStream, ServiceUnavailable, UnknownGroup
-from headrace.model.entry_id import time_of
+from headrace.model.entry_id import parse_time_ms
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.keys import parse_queue_part, queue_part
 from headrace.queue.state import SCAN_COUNT, escape_glob
@@ -159,7 +159,7 @@ def _stuck_first(consumer: Consumer) -> tuple[bool, int, str]:
 
 
 def _age_ms(entry_id: str, now_ms: int) -> int | None:
-    added_ms = time_of(entry_id)
+    added_ms = parse_time_ms(entry_id)
     return None if added_ms is None else max(0, now_ms - added_ms)
 
 

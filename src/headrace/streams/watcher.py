@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from threading import Event
 
 from headrace.errors import HeadraceError
-from headrace.model.entry_id import time_of
+from headrace.model.entry_id import parse_time_ms
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.names import QueueRef
 from headrace.queue.keys import queue_part
@@ -83,7 +83,7 @@ def count_running(snapshot: GroupSnapshot) -> int:
 
 def find_oldest_ms(snapshot: GroupSnapshot) -> int | None:
     """Return since when the longest-waiting entry waits, in ms; None if no entry waits or its id is not a time."""
-    since = (time_of(snapshot.first_undelivered), snapshot.due_since_ms)
+    since = (parse_time_ms(snapshot.first_undelivered), snapshot.due_since_ms)
     return min((at for at in since if at is not None), default=None)
 
 

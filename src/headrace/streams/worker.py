@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from headrace.errors import HeadraceError, LeaseLost, MemoryFull, QueueUnavailable, UnknownGroup
-from headrace.model.entry_id import time_of
+from headrace.model.entry_id import parse_time_ms
 from headrace.model.job import LeasedJob, NewJob, make_job_id
 from headrace.model.names import QueueRef
 from headrace.queue.reconnect import ReconnectPolicy
@@ -156,7 +156,7 @@ class StreamWorker:
     def _prefetch(self, entry: LeasedEntry) -> None:
         """Decode an entry and add it to the prefetched ones. Buries an entry that is not a job, or has no attempts
         left."""
-        if entry.delivery > 1 or time_of(entry.id) is not None:  # otherwise its wait is unknown
+        if entry.delivery > 1 or parse_time_ms(entry.id) is not None:  # otherwise its wait is unknown
             self._metrics.record_wait(self._ref, entry.waited_ms)
         try:
             job = self._codec.decode(entry.id, entry.fields)
@@ -215,7 +215,7 @@ class StreamWorker:
             attempt=entry.delivery,
             max_attempts=job.max_attempts,
             lease=str(entry.delivery),
-            enqueued_at_ms=time_of(entry.id) or 0,
+            enqueued_at_ms=parse_time_ms(entry.id) or 0,
             waited_ms=entry.waited_ms,
         )
 

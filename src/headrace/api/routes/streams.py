@@ -44,7 +44,7 @@ def list_streams(
     matching = [ref for ref in refs if name in ref.queue]
     page, more = paginate(matching, _make_sort_key, after, limit)
     return WatchedStreamList(
-        streams=[present_stream(seen, now_ms) for seen in read_reports(services.valkey, services.shards, page)],
+        streams=[present_stream(report, now_ms) for report in read_reports(services.valkey, services.shards, page)],
         total=len(matching),
         next=CURSOR.encode("streams", _make_sort_key(page[-1])) if more else None,
         timestamp=format_iso_ms(now_ms),

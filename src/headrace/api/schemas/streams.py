@@ -81,23 +81,23 @@ class WatchedStreamList(BaseModel):
     timestamp: Time = Field(description="Valkey's clock, as for `measured_at`.", examples=["2026-01-31T12:00:03.638Z"])
 
 
-def present_stream(seen: GroupReport, now_ms: int) -> WatchedStream:
-    sight = {} if seen.status is None else vars(seen.status)
-    undelivered, pending, consumers = sight.get("undelivered"), sight.get("pending"), sight.get("consumers")
-    fields = {name: sight.get(name) for name in WatchedStream.model_fields.keys() - {"load", "consumers"}}
+def present_stream(report: GroupReport, now_ms: int) -> WatchedStream:
+    status = {} if report.status is None else vars(report.status)
+    undelivered, pending, consumers = status.get("undelivered"), status.get("pending"), status.get("consumers")
+    fields = {name: status.get(name) for name in WatchedStream.model_fields.keys() - {"load", "consumers"}}
     return WatchedStream.model_validate(
         {
             **fields,
-            **vars(seen.ref),
-            "stream": seen.stream,
-            "group": seen.group,
+            **vars(report.ref),
+            "stream": report.stream,
+            "group": report.group,
             "load": None if undelivered is None or pending is None else undelivered + pending,
             "consumers": None if consumers is None else [present_consumer(each) for each in consumers],
-            "reason": seen.unknown_reason or None,
-            "unknown_since": format_time_ms(seen.unknown_since_ms),
-            "measured_at": format_time_ms(seen.measured_at_ms),
-            "age_ms": None if seen.measured_at_ms is None else max(0, now_ms - seen.measured_at_ms),
-            "stale": seen.is_stale(now_ms),
+            "reason": report.unknown_reason or None,
+            "unknown_since": format_time_ms(report.unknown_since_ms),
+            "measured_at": format_time_ms(report.measured_at_ms),
+            "age_ms": None if report.measured_at_ms is None else max(0, now_ms - report.measured_at_ms),
+            "stale": report.is_stale(now_ms),
         }
     )
 
