@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.api.access import AccessLevel, Caller, KeyScope
 from headrace.api.api_keys import count_quota_use
@@ -13,49 +12,14 @@ from headrace.api.audit import Auditor
 from headrace.api.auth import CurrentCaller
 from headrace.api.operating import Op, Operating
 from headrace.api.problems import Problem, make_problem_responses
+from headrace.api.schemas.quotas import QuotaChange, QuotaDocument, QuotaList
 from headrace.cold.quotas import QuotaManager, QuotaUsage
-from headrace.model.quotas import MAX_QUOTA, Quota, TenantRef
+from headrace.model.quotas import Quota, TenantRef
 from headrace.queue.validate import check_name
 
 router = APIRouter(prefix="/api/v1", tags=["quotas"])
 
 TenantName = Annotated[str | None, Query(description="Optional if the key's scope determines it.")]
-QuotaValue = Annotated[int, Field(ge=0, le=MAX_QUOTA)]
-
-
-class QuotaDocument(BaseModel):
-    quota: str = Field(examples=["warm_jobs"])
-    level: str = Field(description="environment, project, organisation or default.", examples=["environment"])
-    limit: int | None = Field(description="Null: no quota.", examples=[10_000])
-    source: str | None = Field(
-        description="own: set for this tenant; default: the default of all environments; null: no quota.",
-        examples=["own"],
-    )
-    used: int | None = Field(
-        description="Null for rates, and if the key's scope does not cover everything that the quota covers.",
-        examples=[812],
-    )
-    share: int | None = Field(
-        description="For quotas of a project or organisation: the part that the environment may currently use.",
-        examples=[None],
-    )
-
-
-class QuotaList(BaseModel):
-    org: str | None = Field(examples=["acme"])
-    project: str | None = Field(examples=["shop"])
-    env: str | None = Field(examples=["prod"])
-    quotas: list[QuotaDocument]
-
-
-class QuotaChange(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    quotas: dict[Quota, QuotaValue | None] = Field(
-        description="Quotas to set; omitted ones are unchanged. Null: no quota, regardless of the default.",
-        examples=[{"warm_jobs": 10_000, "enqueue_rate": 200}],
-        min_length=1,
-    )
 
 
 @router.get("/quotas")

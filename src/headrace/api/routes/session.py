@@ -9,7 +9,6 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse
-from pydantic import BaseModel, Field
 
 from headrace.api import api_keys as keys
 from headrace.api import sessions
@@ -24,6 +23,7 @@ from headrace.api.auth import (
     make_invalid_key_problem,
 )
 from headrace.api.problems import make_problem_responses
+from headrace.api.schemas.sessions import SignIn
 from headrace.api.services import Services, get_services
 from headrace.postgres.connect import transaction
 
@@ -45,10 +45,6 @@ INVALID_LINK_PAGE = """<!doctype html>
 runs to get another, or <a href="/">sign in with a key</a>.</p>
 </html>
 """
-
-
-class SignIn(BaseModel):
-    key: str = Field(max_length=256, description="API key, `hr_…`.")
 
 
 @router.post("/api/v1/session", responses=make_problem_responses(400, 401, 403, 413, 429, 500, 503))
