@@ -23,6 +23,7 @@ from fastapi.testclient import TestClient
 
 from headrace.api import api_keys as keys
 from headrace.api import readiness, sessions
+from headrace.api.access import AccessLevel, KeyScope
 from headrace.api.api_keys import (
     KeyRing,
     KeySnapshot,
@@ -33,8 +34,7 @@ from headrace.api.api_keys import (
     revoke_key,
 )
 from headrace.api.app import PUBLIC_ROUTES, create_app
-from headrace.api.audit import Auditor
-from headrace.api.auth import AccessLevel, AdminTenant, KeyScope, OperateTenant, ReadTenant
+from headrace.api.deps import AdminTenant, Auditor, OperateTenant, ReadTenant
 from headrace.api.housekeeping import ApiHousekeeping
 from headrace.api.problems import Problem
 from headrace.api.rate_limit import RequestRateLimiter

@@ -13,7 +13,8 @@ from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headrace.api import openapi, problems
-from headrace.api.auth import AuthenticationMiddleware, require_caller
+from headrace.api.auth import AuthenticationMiddleware
+from headrace.api.deps import require_caller
 from headrace.api.housekeeping import run_housekeeping
 from headrace.api.metrics import ApiMetrics, RequestMetricsMiddleware
 from headrace.api.middleware import BodyLimitMiddleware, ErrorMiddleware, HeadersMiddleware

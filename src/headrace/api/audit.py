@@ -14,16 +14,13 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Depends, Request
 from starlette.exceptions import HTTPException
 
 from headrace.api.access import KeyScope
-from headrace.api.auth import CurrentCaller, get_client_address
 from headrace.api.problems import RETRY_AFTER_S, STATUS_BY_ERROR, Problem
 from headrace.api.queries import QUERIES
-from headrace.api.services import Services, get_services
 from headrace.errors import DatabaseFull, MigrationError, ServiceUnavailable
 from headrace.model.names import EnvRef
 from headrace.postgres.connect import Connection, Pool, class_row, scalar_row, transaction
@@ -145,15 +142,6 @@ def list_entries(conn: Connection, scope: KeyScope, before: int | None, limit: i
 
 def purge_old_entries(conn: Connection, keep_s: float) -> None:
     conn.execute(QUERIES["purge_audit_entries"], {"keep_s": keep_s})
-
-
-def get_audit_recorder(
-    request: Request, caller: CurrentCaller, services: Annotated[Services, Depends(get_services)]
-) -> AuditRecorder:
-    return AuditRecorder(services.postgres, caller.key_id, caller.name, get_client_address(request))
-
-
-Auditor = Annotated[AuditRecorder, Depends(get_audit_recorder)]
 
 
 def _is_refusal(error: BaseException) -> bool:

@@ -1,9 +1,4 @@
-"""Authentication and authorisation: dependencies that give routes the caller and the environment.
-
-    @router.get("/things")
-    def things(tenant: ReadTenant) -> …: …                          # EnvRef from the URL or the key's scope
-    @router.post("/things/{name}/stop")
-    def stop(tenant: OperateTenant, caller: CurrentCaller) -> …: …  # also the caller
+"""Authentication: find the caller of a request and refuse requests without a valid key.
 
 A key is sent as `Authorization: Bearer hr_…`, or as the session cookie set by `POST /api/v1/session`.
 """
@@ -12,44 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Container
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
-from typing import Annotated
 
-from fastapi import Depends, Query, Request, Security
+from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from headrace.api import sessions
-from headrace.api.access import GLOBAL_SCOPE, AccessLevel, Caller, KeyScope, make_unknown_environment_problem
+from headrace.api.access import Caller
 from headrace.api.api_keys import ApiKey, BrowserSession
 from headrace.api.problems import Problem
-from headrace.api.services import Services, get_services
-from headrace.model.names import EnvRef
-
-__all__ = [
-    "CHALLENGE",
-    "GLOBAL_SCOPE",
-    "AccessLevel",
-    "AdminTenant",
-    "AuthenticationMiddleware",
-    "Caller",
-    "CurrentCaller",
-    "KeyScope",
-    "OperateTenant",
-    "ReadTenant",
-    "authenticate_key",
-    "find_session",
-    "get_client_address",
-    "get_client_network",
-    "get_optional_caller",
-    "make_invalid_key_problem",
-    "make_unknown_environment_problem",
-    "require_caller",
-]
+from headrace.api.services import Services
 
 BEARER = HTTPBearer(auto_error=False, scheme_name="key", description="API key created with `headrace keys create`.")
 COOKIE = APIKeyCookie(
@@ -62,18 +34,6 @@ CHALLENGE = 'Bearer realm="headrace"'
 KEY_REQUIRED = (
     "Authentication required: send `Authorization: Bearer hr_…`, or sign in (again, if the session has expired)."
 )
-
-Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
-
-
-async def require_caller(
-    request: Request,
-    services: Annotated[Services, Depends(get_services)],
-    bearer: Bearer,
-    _cookie: Annotated[str | None, Security(COOKIE)],  # for OpenAPI only: the real cookie name contains the port
-) -> Caller:
-    """Return the caller that the request authenticates; 401 without a valid key, 429 over the rate limit."""
-    return await _authenticate(request, services, bearer)
 
 
 class AuthenticationMiddleware:
@@ -94,18 +54,18 @@ class AuthenticationMiddleware:
 
         async def guarded_receive() -> Message:
             if not is_open:
-                await _authenticate(request, self._to, await BEARER(request))
+                await authenticate(request, self._to, await BEARER(request))
             return await receive()
 
         await self._app(scope, guarded_receive, send)
 
 
-async def _authenticate(request: Request, services: Services, bearer: HTTPAuthorizationCredentials | None) -> Caller:
+async def authenticate(request: Request, services: Services, bearer: HTTPAuthorizationCredentials | None) -> Caller:
     """Return the caller, authenticated once per request. Raises Problem."""
     known: Caller | None = getattr(request.state, "caller", None)
     if known is not None:
         return known
-    found = await _find_caller(request, services, bearer)
+    found = await find_caller(request, services, bearer)
     if found is None and bearer is not None:
         raise make_invalid_key_problem(request, services)
     if found is None:
@@ -116,19 +76,6 @@ async def _authenticate(request: Request, services: Services, bearer: HTTPAuthor
     if found.session_id is not None:
         services.used_session_ids.add(found.session_id)
     request.state.caller = found
-    return found
-
-
-async def get_optional_caller(
-    request: Request, services: Annotated[Services, Depends(get_services)], bearer: Bearer
-) -> Caller | None:
-    """Return the caller, or None without a valid key; for public routes that return more to authenticated callers."""
-    try:
-        found = await _find_caller(request, services, bearer)
-    except Problem:
-        return None
-    if found is None and bearer is not None:
-        services.failed_key_limits.take(get_client_network(request))
     return found
 
 
@@ -197,7 +144,7 @@ async def find_session(request: Request, services: Services) -> BrowserSession |
     return found
 
 
-async def _find_caller(
+async def find_caller(
     request: Request, services: Services, bearer: HTTPAuthorizationCredentials | None
 ) -> Caller | None:
     if bearer is not None:
@@ -219,22 +166,3 @@ def _refuse_unloaded(services: Services) -> None:
             "authenticated. Retry when PostgreSQL is available.",
             {"Retry-After": "5"},
         )
-
-
-CurrentCaller = Annotated[Caller, Depends(require_caller)]
-
-TenantName = Annotated[str | None, Query(description="Optional if the key's scope determines it.")]
-
-
-def _make_tenant_dependency(level: AccessLevel) -> Callable[..., Awaitable[EnvRef]]:
-    async def tenant(
-        by: CurrentCaller, org: TenantName = None, project: TenantName = None, env: TenantName = None
-    ) -> EnvRef:
-        return by.resolve_environment(org, project, env, level)
-
-    return tenant
-
-
-ReadTenant = Annotated[EnvRef, Depends(_make_tenant_dependency(AccessLevel.READ))]
-OperateTenant = Annotated[EnvRef, Depends(_make_tenant_dependency(AccessLevel.OPERATE))]
-AdminTenant = Annotated[EnvRef, Depends(_make_tenant_dependency(AccessLevel.ADMIN))]

@@ -5,16 +5,11 @@ Names outside the key's scope match nothing, like names that do not exist.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Annotated
-
-from fastapi import Depends, Query
+from dataclasses import dataclass
 
 from headrace.api.access import KeyScope
-from headrace.api.auth import CurrentCaller
 from headrace.model.names import EnvRef
 from headrace.queue.keys import part_prefix
-from headrace.queue.validate import check_name
 
 
 @dataclass(frozen=True)
@@ -52,19 +47,3 @@ def narrow_to_scope(scope: KeyScope, requested: EnvironmentFilter) -> Environmen
     parts = {part: fixed if wanted is None else wanted for part, (fixed, wanted) in pairs.items()}
     clash = any(None not in pair and pair[0] != pair[1] for pair in pairs.values())
     return EnvironmentFilter(**parts, nothing=clash)
-
-
-FilterName = Annotated[str | None, Query(description="Only this name. Names outside the key's scope match nothing.")]
-
-
-async def make_environment_filter(
-    caller: CurrentCaller, org: FilterName = None, project: FilterName = None, env: FilterName = None
-) -> EnvironmentFilter:
-    requested = EnvironmentFilter(org, project, env)
-    for what, name in asdict(requested).items():
-        if isinstance(name, str):
-            check_name(what, name)
-    return narrow_to_scope(caller.scope, requested)
-
-
-EnvironmentFilterDep = Annotated[EnvironmentFilter, Depends(make_environment_filter)]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from fastapi import Query
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
@@ -18,11 +17,6 @@ P = TypeVar("P")
 
 MAX_PAGE = 500
 MAX_CURSOR = 4096
-
-CursorText = Annotated[
-    str | None,
-    Query(max_length=MAX_CURSOR, description="`next` of the previous page; keep all other parameters the same."),
-]
 
 
 class CursorCodec(Generic[P]):

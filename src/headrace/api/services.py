@@ -8,8 +8,6 @@ import time
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from fastapi import Request
-
 from headrace.alerts.channel_policy import ChannelPolicy
 from headrace.api.api_keys import KeyRing
 from headrace.api.queue_access import QueueAccess
@@ -138,7 +136,3 @@ class Services:
             self.readiness.close()
         if "snapshot_reader" in self.__dict__:
             self.snapshot_reader.close()
-
-
-def get_services(request: Request) -> Services:
-    return request.app.state.services

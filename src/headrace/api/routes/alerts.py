@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from pydantic import AwareDatetime
 
 from headrace.alerts import operator_actions as manual
@@ -17,11 +17,18 @@ from headrace.alerts import records
 from headrace.alerts.channels import make_channel
 from headrace.alerts.records import Channel, Incident, Silence
 from headrace.alerts.rules import RULE_FIELDS, InvalidRule, Rule, make_rule
-from headrace.api.access import Caller
-from headrace.api.audit import Auditor
-from headrace.api.auth import AccessLevel, AdminTenant, CurrentCaller, OperateTenant
-from headrace.api.environment_filter import EnvironmentFilterDep
-from headrace.api.pagination import MAX_PAGE, CursorCodec, CursorText
+from headrace.api.access import AccessLevel, Caller
+from headrace.api.deps import (
+    AdminTenant,
+    Auditor,
+    CurrentCaller,
+    CursorText,
+    EnvironmentFilterDep,
+    OperateTenant,
+    ServicesDep,
+    make_page_limit,
+)
+from headrace.api.pagination import CursorCodec
 from headrace.api.problems import RETRY_AFTER_S, Problem, make_problem_responses
 from headrace.api.raw_path import RawPathRoute
 from headrace.api.schemas.alerts import (
@@ -49,15 +56,13 @@ from headrace.api.schemas.alerts import (
     present_silence,
 )
 from headrace.api.schemas.common import Name
-from headrace.api.services import Services, get_services
+from headrace.api.services import Services
 from headrace.errors import HeadraceError, QuotaExceeded
 from headrace.model.names import EnvRef
 from headrace.postgres.connect import Connection, DuplicateKey, transaction
 from headrace.queue.quotas import count_refusal
 
 router = APIRouter(prefix="/api/v1/alerts", tags=["alerts"], route_class=RawPathRoute)
-
-ServicesDep = Annotated[Services, Depends(get_services)]
 
 MAX_SILENCE_S = 366 * 86_400
 TEST_WAIT_S = 10.0
@@ -360,7 +365,7 @@ def list_incidents(
     state: Annotated[
         Literal["open", "resolved"] | None, Query(description="Only incidents in this state; default: all.")
     ] = None,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Incidents per page.")] = 100,
+    limit: Annotated[int, make_page_limit("Incidents")] = 100,
     cursor: CursorText = None,
 ) -> IncidentList:
     """List incidents in the key's scope, newest first. Incidents about Headrace's own health are visible only to keys

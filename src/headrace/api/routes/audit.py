@@ -5,23 +5,22 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 
 from headrace.api import audit
-from headrace.api.auth import AccessLevel, CurrentCaller
-from headrace.api.services import Services, get_services
+from headrace.api.access import AccessLevel
+from headrace.api.deps import CurrentCaller, ServicesDep
+from headrace.api.pagination import MAX_PAGE
 from headrace.model.time import format_iso_ms
 from headrace.postgres.connect import transaction
 
 router = APIRouter(prefix="/api/v1")
 
-MAX_PAGE = 500
-
 
 @router.get("/audit")
 def list_audit(
     caller: CurrentCaller,
-    services: Annotated[Services, Depends(get_services)],
+    services: ServicesDep,
     before: Annotated[int | None, Query(ge=1, le=2**63 - 1, description="`next` of the previous page.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
 ) -> dict[str, Any]:

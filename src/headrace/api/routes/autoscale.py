@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 from pydantic import Field
 
 from headrace.api.access import Caller
-from headrace.api.auth import CurrentCaller
-from headrace.api.environment_filter import EnvironmentFilter, EnvironmentFilterDep, narrow_to_scope
-from headrace.api.pagination import MAX_PAGE, CursorCodec, CursorText
+from headrace.api.deps import CurrentCaller, CursorText, EnvironmentFilterDep, ServicesDep, make_page_limit
+from headrace.api.environment_filter import EnvironmentFilter, narrow_to_scope
+from headrace.api.pagination import CursorCodec
 from headrace.api.problems import RETRY_AFTER_S, Problem
 from headrace.api.raw_path import RawPathRoute
 from headrace.api.schemas.autoscale import (
@@ -22,14 +22,12 @@ from headrace.api.schemas.autoscale import (
     present_worker_type,
 )
 from headrace.api.schemas.common import Name
-from headrace.api.services import Services, get_services
 from headrace.autoscale import records
 from headrace.autoscale.records import StoredWorkerType
 from headrace.postgres.connect import Connection, transaction
 
 router = APIRouter(prefix="/api/v1/autoscale", tags=["autoscale"], route_class=RawPathRoute)
 
-ServicesDep = Annotated[Services, Depends(get_services)]
 CURSOR: CursorCodec[int] = CursorCodec(Annotated[int, Field(ge=0, lt=2**63)])
 
 
@@ -51,7 +49,7 @@ def list_decisions(
     caller: CurrentCaller,
     services: ServicesDep,
     changes: Annotated[bool, Query(description="Omit `hold` decisions.")] = False,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Decisions per page.")] = 100,
+    limit: Annotated[int, make_page_limit("Decisions")] = 100,
     cursor: CursorText = None,
 ) -> DecisionList:
     """List the decisions for a worker type, newest first, with their inputs."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from fastapi import APIRouter
 
-from fastapi import APIRouter, Query
-
-from headrace.api.audit import Auditor
-from headrace.api.auth import AccessLevel, CurrentCaller, OperateTenant
+from headrace.api.access import AccessLevel
+from headrace.api.deps import Auditor, CurrentCaller, OperateTenant, TenantName
 from headrace.api.operating import Op
 from headrace.api.problems import make_problem_responses
 from headrace.api.raw_path import RawPathRoute
@@ -16,8 +14,6 @@ from headrace.api.schemas.queues import EnvironmentLimits, LimitsChange, QueueSe
 from headrace.queue.client import UNCHANGED, QueueChange
 
 router = APIRouter(prefix="/api/v1", route_class=RawPathRoute, tags=["control"])
-
-TenantName = Annotated[str | None, Query(description="Optional if the key's scope determines it.")]
 
 
 @router.patch("/queues/{queue}/settings", responses=make_problem_responses(413))

@@ -9,10 +9,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from pydantic import AwareDatetime, Field
 
-from headrace.api.audit import Auditor
-from headrace.api.auth import OperateTenant, ReadTenant
+from headrace.api.deps import Auditor, CursorText, OperateTenant, ReadTenant, make_page_limit
 from headrace.api.operating import Op, Operating
-from headrace.api.pagination import MAX_PAGE, CursorCodec, CursorText
+from headrace.api.pagination import CursorCodec
 from headrace.api.problems import Problem, make_problem_responses
 from headrace.api.raw_path import RawPathRoute
 from headrace.api.routes.live import make_queue_ref
@@ -63,7 +62,7 @@ def list_dead_jobs(
     tenant: ReadTenant,
     op: Op,
     which: DeadFilterQuery,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Jobs per page.")] = 100,
+    limit: Annotated[int, make_page_limit("Jobs")] = 100,
     cursor: CursorText = None,
 ) -> DeadList:
     """List the dead jobs of a queue in both tiers, newest first."""

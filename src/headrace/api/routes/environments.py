@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 
-from headrace.api.environment_filter import EnvironmentFilterDep
+from headrace.api.deps import CursorText, EnvironmentFilterDep, make_page_limit
 from headrace.api.operating import Op
-from headrace.api.pagination import MAX_PAGE, CursorCodec, CursorText, paginate
+from headrace.api.pagination import MAX_PAGE, CursorCodec, paginate
 from headrace.api.schemas.queues import Environment, EnvironmentList, compute_utilization_pct
 from headrace.model.names import EnvRef
 from headrace.model.time import format_iso_ms
@@ -25,7 +25,7 @@ CURSOR: CursorCodec[tuple[str, str, str]] = CursorCodec(tuple[str, str, str])
 def list_environments(
     where: EnvironmentFilterDep,
     op: Op,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Environments per page.")] = MAX_PAGE,
+    limit: Annotated[int, make_page_limit("Environments")] = MAX_PAGE,
     cursor: CursorText = None,
 ) -> EnvironmentList:
     """List environments in the key's scope that ever had a queue, with current totals. Reads Valkey only."""

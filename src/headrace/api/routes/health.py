@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder, gzip_accepted
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE_OPENMETRICS
 
-from headrace.api.auth import CHALLENGE, Caller, get_optional_caller
+from headrace.api.auth import CHALLENGE
+from headrace.api.deps import OptionalCaller, ServicesDep
 from headrace.api.metrics import ApiMetrics
 from headrace.api.problems import RETRY_AFTER_S, Problem
 from headrace.api.readiness import ProbeResult
-from headrace.api.services import Services, get_services
 from headrace.runtime.access import is_direct_loopback
 from headrace.settings import ApiSettings
 
@@ -26,9 +26,6 @@ KEY_REQUIRED = (
     "/metrics requires an API key, except for direct requests from this machine to a loopback address: send "
     "`Authorization: Bearer hr_…`."
 )
-
-ServicesDep = Annotated[Services, Depends(get_services)]
-OptionalCaller = Annotated[Caller | None, Depends(get_optional_caller)]
 
 
 @router.get("/healthz")

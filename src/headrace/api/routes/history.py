@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from headrace.api.access import Caller
-from headrace.api.auth import CurrentCaller, ReadTenant, TenantName
+from headrace.api.deps import CurrentCaller, PathEnvironment, ReadTenant, ServicesDep, WindowQuery
 from headrace.api.history_queries import run_history_query
 from headrace.api.problems import Problem
 from headrace.api.raw_path import RawPathRoute
 from headrace.api.schemas.history import EnvironmentHistory, QueueHistory, TopQueues
-from headrace.api.services import Services, get_services
+from headrace.api.services import Services
 from headrace.history.presenter import present_environment, present_queue, present_top
 from headrace.history.reader import read_environment_history, read_queue_history, read_top_queues
-from headrace.history.routing import DEFAULT_PERIOD, QueryWindow, resolve_ranking_window, resolve_window
+from headrace.history.routing import DEFAULT_PERIOD, resolve_ranking_window
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.validate import check_queue
 from headrace.warehouse.query_runner import QueryRunner
@@ -24,8 +24,6 @@ from headrace.warehouse.query_runner import QueryRunner
 router = APIRouter(prefix="/api/v1", tags=["history"], route_class=RawPathRoute)
 
 MAX_TOP = 100
-
-ServicesDep = Annotated[Services, Depends(get_services)]
 
 RankingMetric = Literal[
     "depth",
@@ -47,46 +45,6 @@ RankingMetric = Literal[
     "run_avg",
     "run_p95",
 ]
-
-PERIOD = (
-    "Length of the window, ending now or at `end`: a number and `s`, `m`, `h` or `d`, at most `400d` (default 30m)."
-)
-
-
-async def _parse_window(
-    services: ServicesDep,
-    period: Annotated[str | None, Query(description=PERIOD, examples=["30m", "24h", "7d"])] = None,
-    start: Annotated[
-        str | None,
-        Query(
-            description="Start of the window, instead of a period: ISO 8601 or Unix time.",
-            examples=["2026-01-31T11:30:00Z"],
-        ),
-    ] = None,
-    end: Annotated[
-        str | None, Query(description="End of the window (default now).", examples=["2026-01-31T12:00:00Z"])
-    ] = None,
-    resolution: Annotated[
-        str | None,
-        Query(description="Length of a point, a multiple of 5s (default: chosen from the period).", examples=["1m"]),
-    ] = None,
-) -> QueryWindow:
-    return resolve_window(services.now_ms(), period, start, end, resolution)
-
-
-WindowQuery = Annotated[QueryWindow, Depends(_parse_window)]
-
-
-async def _resolve_environment(
-    caller: CurrentCaller,
-    environment: Annotated[str, Path(description="Name of the environment, percent-encoded, including `/`.")],
-    org: TenantName = None,
-    project: TenantName = None,
-) -> EnvRef:
-    return caller.resolve_environment(org, project, environment)
-
-
-PathEnvironment = Annotated[EnvRef, Depends(_resolve_environment)]
 
 
 @router.get("/queues/{queue}/metrics", response_model=QueueHistory)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from headrace.api.audit import Auditor
-from headrace.api.auth import OperateTenant, ReadTenant
+from headrace.api.deps import Auditor, OperateTenant, ReadTenant
 from headrace.api.operating import Op
 from headrace.api.problems import MEDIA_TYPE, RETRY_AFTER_S, make_problem_responses
 from headrace.api.raw_path import RawPathRoute

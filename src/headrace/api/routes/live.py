@@ -8,10 +8,9 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from headrace.api.auth import ReadTenant
-from headrace.api.environment_filter import EnvironmentFilterDep
+from headrace.api.deps import CursorText, EnvironmentFilterDep, ReadTenant, make_page_limit
 from headrace.api.operating import Op, Operating
-from headrace.api.pagination import MAX_PAGE, CursorCodec, CursorText, paginate
+from headrace.api.pagination import MAX_PAGE, CursorCodec, paginate
 from headrace.api.raw_path import RawPathRoute
 from headrace.api.schemas.queues import Caps, Flow, QueueDetail, QueueList, QueueSettings, present_live_queue
 from headrace.cold.flow_depths import FlowDetail, merge_flow_depths
@@ -57,7 +56,7 @@ def list_queues(
     nonempty: Annotated[bool, Query(description="Only queues with waiting, scheduled, running or dead jobs.")] = False,
     sort: Annotated[Column, Query(description="Sort column; queues without a value come last.")] = "name",
     order: Annotated[Order, Query()] = "asc",
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Queues per page.")] = MAX_PAGE,
+    limit: Annotated[int, make_page_limit("Queues")] = MAX_PAGE,
     cursor: CursorText = None,
 ) -> QueueList:
     """List every queue in the key's scope that was ever used, with its current state. Reads Valkey only."""

@@ -12,8 +12,9 @@ from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from headrace.api.auth import Caller, CurrentCaller
-from headrace.api.environment_filter import EnvironmentFilter, EnvironmentFilterDep
+from headrace.api.access import Caller
+from headrace.api.deps import CurrentCaller, EnvironmentFilterDep
+from headrace.api.environment_filter import EnvironmentFilter
 from headrace.api.live_feed import FeedSnapshot, LiveFeed
 from headrace.api.operating import Op, Operating
 from headrace.api.schemas.queues import present_live_queue

@@ -6,13 +6,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
-from headrace.api.auth import CurrentCaller, KeyScope
+from headrace.api.access import KeyScope
+from headrace.api.deps import CurrentCaller, ServicesDep
 from headrace.api.history_queries import run_history_query
 from headrace.api.schemas.pipeline import Batch, GapDocument, LastHour, LossDocument, Pipeline, ServerEventDocument
-from headrace.api.services import Services, get_services
+from headrace.api.services import Services
 from headrace.cold.status import RECENT_PERIOD, ServerEvent, query_server_events
 from headrace.errors import HeadraceError
 from headrace.model.time import format_iso_ms
@@ -35,7 +36,7 @@ MAX_LOSSES = 20
 async def show_pipeline(
     request: Request,
     caller: CurrentCaller,
-    services: Annotated[Services, Depends(get_services)],
+    services: ServicesDep,
     limit: Annotated[int, Query(ge=1, le=MAX_BATCHES, description="Maximum number of batches.")] = 60,
 ) -> Pipeline:
     """Get pipeline progress, speed and losses, and server events. Requires ClickHouse; server events are null without

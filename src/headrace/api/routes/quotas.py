@@ -8,8 +8,7 @@ from fastapi import APIRouter, Query
 
 from headrace.api.access import AccessLevel, Caller, KeyScope
 from headrace.api.api_keys import count_quota_use
-from headrace.api.audit import Auditor
-from headrace.api.auth import CurrentCaller
+from headrace.api.deps import Auditor, CurrentCaller, TenantName
 from headrace.api.operating import Op, Operating
 from headrace.api.problems import Problem, make_problem_responses
 from headrace.api.schemas.quotas import QuotaChange, QuotaDocument, QuotaList
@@ -18,8 +17,6 @@ from headrace.model.quotas import Quota, TenantRef
 from headrace.queue.validate import check_name
 
 router = APIRouter(prefix="/api/v1", tags=["quotas"])
-
-TenantName = Annotated[str | None, Query(description="Optional if the key's scope determines it.")]
 
 
 @router.get("/quotas")

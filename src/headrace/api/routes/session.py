@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Any
 
 from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from headrace.api import api_keys as keys
 from headrace.api import sessions
+from headrace.api.access import Caller
 from headrace.api.auth import (
-    Caller,
-    CurrentCaller,
     authenticate_key,
     find_session,
     get_client_address,
     get_client_network,
-    get_optional_caller,
     make_invalid_key_problem,
 )
+from headrace.api.deps import CurrentCaller, OptionalCaller, ServicesDep
 from headrace.api.problems import make_problem_responses
 from headrace.api.schemas.sessions import SignIn
-from headrace.api.services import Services, get_services
+from headrace.api.services import Services
 from headrace.postgres.connect import transaction
 
 router = APIRouter()
-
-ServicesDep = Annotated[Services, Depends(get_services)]
 
 _unverified_limiter = CapacityLimiter(2)
 """Limits how many links from addresses with many failures are looked up at a time, so that they do not occupy request
@@ -67,7 +64,7 @@ async def show_session(caller: CurrentCaller) -> dict[str, Any]:
 
 
 @router.get("/api/v1/session/state", include_in_schema=False)
-async def is_signed_in(caller: Annotated[Caller | None, Depends(get_optional_caller)]) -> dict[str, bool]:
+async def is_signed_in(caller: OptionalCaller) -> dict[str, bool]:
     """Report whether the caller is signed in. Pages use it because browsers log every 401 as an error."""
     return {"signed_in": caller is not None}
 

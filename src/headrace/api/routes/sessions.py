@@ -5,25 +5,21 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter
 from pydantic import AwareDatetime
 
 from headrace.api import sessions
-from headrace.api.audit import Auditor
-from headrace.api.auth import CurrentCaller
-from headrace.api.pagination import MAX_PAGE, CursorCodec, CursorText
+from headrace.api.deps import Auditor, CurrentCaller, CursorText, ServicesDep, make_page_limit
+from headrace.api.pagination import CursorCodec
 from headrace.api.problems import Problem
 from headrace.api.raw_path import RawPathRoute
 from headrace.api.schemas.common import Name
 from headrace.api.schemas.sessions import SessionDocument, SessionList
-from headrace.api.services import Services, get_services
 from headrace.api.sessions import SessionInfo
 from headrace.model.time import format_iso_ms
 from headrace.postgres.connect import transaction
 
 router = APIRouter(prefix="/api/v1/sessions", tags=["sessions"], route_class=RawPathRoute)
-
-ServicesDep = Annotated[Services, Depends(get_services)]
 
 CURSOR: CursorCodec[tuple[datetime, str]] = CursorCodec(tuple[AwareDatetime, Name])
 
@@ -32,7 +28,7 @@ CURSOR: CursorCodec[tuple[datetime, str]] = CursorCodec(tuple[AwareDatetime, Nam
 def list_sessions(
     caller: CurrentCaller,
     services: ServicesDep,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Sessions per page.")] = 100,
+    limit: Annotated[int, make_page_limit("Sessions")] = 100,
     cursor: CursorText = None,
 ) -> SessionList:
     """List sessions of the caller's own key; with level admin, of all keys whose scope is within its own."""

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Query
 
-from headrace.api.auth import ReadTenant
-from headrace.api.environment_filter import EnvironmentFilterDep
-from headrace.api.pagination import CursorCodec, CursorText, paginate
+from headrace.api.deps import CursorText, EnvironmentFilterDep, ReadTenant, ServicesDep, make_page_limit
+from headrace.api.pagination import CursorCodec, paginate
 from headrace.api.problems import Problem
 from headrace.api.raw_path import RawPathRoute
 from headrace.api.routes.live import make_queue_ref
 from headrace.api.schemas.streams import WatchedStream, WatchedStreamList, present_stream
-from headrace.api.services import Services, get_services
 from headrace.model.names import QueueRef
 from headrace.model.time import format_iso_ms
 from headrace.streams.group_status import list_reported_groups, read_clock_ms, read_reports
 from headrace.streams.watcher import make_watched_group
 
 router = APIRouter(prefix="/api/v1/streams", tags=["streams"], route_class=RawPathRoute)
-
-ServicesDep = Annotated[Services, Depends(get_services)]
 
 MAX_STREAMS = 100
 
@@ -33,7 +29,7 @@ def list_streams(
     where: EnvironmentFilterDep,
     services: ServicesDep,
     name: Annotated[str, Query(max_length=128, description="Only groups whose `queue` contains this text.")] = "",
-    limit: Annotated[int, Query(ge=1, le=MAX_STREAMS, description="Groups per page.")] = MAX_STREAMS,
+    limit: Annotated[int, make_page_limit("Groups", MAX_STREAMS)] = MAX_STREAMS,
     cursor: CursorText = None,
 ) -> WatchedStreamList:
     """List watched stream groups in the key's scope, as last measured. Reads Valkey only. Groups not measured for a day

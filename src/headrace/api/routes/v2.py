@@ -8,8 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from headrace.api.auth import CurrentCaller
-from headrace.api.environment_filter import EnvironmentFilterDep
+from headrace.api.deps import CurrentCaller, EnvironmentFilterDep
 from headrace.api.operating import Op
 from headrace.api.schemas.queue_metrics_v2 import ActionQueue, ActionTask, DetailedQueues, RunningTasks
 from headrace.model.names import QueueRef
