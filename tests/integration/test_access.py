@@ -485,7 +485,7 @@ def test_the_key_of_this_machine_is_made_once(services: Services, tmp_path: Path
 def test_a_key_that_asks_too_often_waits(services: Services) -> None:
     now = [0.0]
     to = with_settings(services, rate=0.1, burst=3)
-    to.__dict__["request_limits"] = RequestRateLimiter(0.1, 3, clock=lambda: now[0])
+    to.request_limits = RequestRateLimiter(0.1, 3, clock=lambda: now[0])
     api = client_with_key(to)
     assert [api.get("/api/v1/session").status_code for _ in range(3)] == [200] * 3
     answer = api.get("/api/v1/session")
@@ -501,7 +501,7 @@ def test_a_key_that_asks_too_often_waits(services: Services) -> None:
 
 
 def test_an_address_that_sends_wrong_keys_waits_and_right_ones_still_pass(services: Services) -> None:
-    services.__dict__["failed_key_limits"] = RequestRateLimiter(FAILURES_PER_S, FAILURES_BURST, clock=lambda: 0.0)
+    services.failed_key_limits = RequestRateLimiter(FAILURES_PER_S, FAILURES_BURST, clock=lambda: 0.0)
     api = client(services)
     right = make_key(services.postgres_url)
     statuses = [api.post("/api/v1/session", json={"key": generate_key()}).status_code for _ in range(FAILURES_BURST)]

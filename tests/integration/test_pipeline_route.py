@@ -127,7 +127,7 @@ class TestServerEvents:
         add_batch(warehouse, 1, minutes_ago=1)
         api = client_with_key(services)
         services.postgres.close()
-        with open_pool("postgresql://127.0.0.1:1/nowhere") as services.__dict__["postgres"]:
+        with open_pool("postgresql://127.0.0.1:1/nowhere") as services.postgres:
             answer = api.get("/api/v1/pipeline").json()
         assert answer["server_events"] is None
         assert [batch["batch_id"] for batch in answer["batches"]] == [1]

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from headrace.api.access import AccessLevel, KeyScope
-from headrace.api.queue_access import QueueAccess
 from headrace.api.services import Services
 from headrace.cold.store import ColdLimits
 from headrace.model.names import EnvRef, QueueRef
@@ -237,8 +236,8 @@ def test_many_jobs_overflow_to_postgresql_and_come_back(world: World) -> None:
 
 
 def test_the_api_enqueues_with_the_settings_of_the_queue(valkey_url: str, postgres_url: str) -> None:
-    access = QueueAccess(QueueOptions(max_payload_bytes=10, caps=WarmCaps(items=2)), ColdLimits(max_items=3))
-    services = Services(valkey_url, NOBODY, "x", 2, postgres_url, FAST, access)
+    options = QueueOptions(max_payload_bytes=10, caps=WarmCaps(items=2))
+    services = Services(valkey_url, NOBODY, "x", 2, postgres_url, FAST, options, ColdLimits(max_items=3))
     with client_with_key(services) as api:
         told = api.post(path(REF, "jobs"), params=HERE, json={"jobs": [{"task": "t"}] * 5})
         assert told.json()["accepted"] == 5

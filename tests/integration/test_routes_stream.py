@@ -34,7 +34,7 @@ SETTINGS = ApiSettings(rate=1000.0, streams=4, streams_per_key=3)
 class StreamServer(Server):
     @property
     def hub(self) -> FeedHub:
-        return self.app.state.operating.hub
+        return self.services.feed_hub
 
     def key(self, scope: KeyScope = GLOBAL_SCOPE) -> str:
         made = make_key(self.services.postgres_url, scope, AccessLevel.READ)

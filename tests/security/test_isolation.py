@@ -142,8 +142,8 @@ def victim(
     monkeypatch.setattr(alert_routes, "TEST_WAIT_S", 0.0)  # no process sends here
     monkeypatch.setattr(reader, "POLL_WAIT_S", 60.0)
     with open_world(valkey_url, postgres_url, clickhouse_url, str(warehouse.database)) as world:
-        world.services.__dict__["failed_key_limits"] = RequestRateLimiter(1e6, 10**6)
-        world.services.__dict__["channel_policy"] = ANY_MAIL
+        world.services.failed_key_limits = RequestRateLimiter(1e6, 10**6)
+        world.services.channel_policy = ANY_MAIL
         marks = {"task": "mark-task", "flow": "mark-flow", "payload": b'"mark-payload"'}
         world.enqueue(VICTIM, 1, "mark-dead-", **marks)
         world.bury(VICTIM, "mark-error")

@@ -115,9 +115,9 @@ def a_request() -> Request:
     return Request({"type": "http", "method": "GET", "path": "/", "headers": []}, receive)
 
 
-def test_slow_questions_of_one_tenant_delay_no_other() -> None:
+def test_slow_questions_of_one_tenant_delay_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.api.services.connect_clickhouse", lambda *_: None)  # ClickHouse is not used
     services = Services("redis://127.0.0.1:1", "http://127.0.0.1:1", "x", 1)
-    services.__dict__["_clickhouse"] = None  # ClickHouse is not used
     evil = Caller("key_1", "evil", KeyScope("evil"), AccessLevel.READ)
     others = [
         Caller("key_2", "acme", KeyScope("acme"), AccessLevel.READ),

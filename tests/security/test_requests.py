@@ -16,10 +16,11 @@ import pytest
 from fastapi.testclient import TestClient
 from redis.connection import Connection
 
-from headrace.api import app, operating, readiness
+from headrace.api import app, readiness, services
 from headrace.api.access import AccessLevel, KeyScope
 from headrace.api.api_keys import generate_key
 from headrace.api.rate_limit import RequestRateLimiter
+from headrace.api.ttl_cache import TtlCache
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
@@ -156,7 +157,7 @@ def test_no_body_is_parsed_before_the_key_is_checked(world: World) -> None:
             json_body = {"Content-Type": "application/json", **headers}
             assert api.post("/api/v1/queues/q/jobs", content=body, headers=json_body).status_code == 401
             assert api.post("/api/v1/alerts/rules", content=body, headers=json_body).status_code == 401
-    world.services.__dict__["request_limits"] = RequestRateLimiter(1, 10, clock=lambda: 0.0)
+    world.services.request_limits = RequestRateLimiter(1, 10, clock=lambda: 0.0)
     with_key = client(world.services, make_key(world.services.postgres_url))
     assert with_key.post("/api/v1/alerts/rules", content=b"{", headers={"Content-Type": "application/json"}).is_error
     assert with_key.get("/api/v1/session").headers["ratelimit-remaining"] == "8"  # each request is counted once
@@ -188,14 +189,14 @@ def test_readiness_holds_no_threads_of_other_routes(world: World, monkeypatch: p
 
 def test_no_parameter_evades_the_cache_of_details(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[str] = []
-    read = operating.read_flow_depths
+    read = services.read_flow_depths
 
     def counted(*args: Any, **kwargs: Any) -> Any:
         reads.append("read")
         return read(*args, **kwargs)
 
-    monkeypatch.setattr(operating, "read_flow_depths", counted)
-    monkeypatch.setattr(operating, "FLOW_DEPTHS_CACHE_S", 3600.0)
+    monkeypatch.setattr(services, "read_flow_depths", counted)
+    world.services.flow_depths_cache = TtlCache(3600.0)
     world.enqueue(OURS, 2)
     world.enqueue(THEIRS, 1)
     api = world.with_key(KeyScope("acme"), AccessLevel.READ)

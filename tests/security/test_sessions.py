@@ -35,14 +35,14 @@ ME, SESSIONS = "/api/v1/session", "/api/v1/sessions"
 @pytest.fixture
 def to(valkey_url: str, postgres_url: str) -> Iterator[Services]:
     made = Services(valkey_url, NOBODY, "x", 2, postgres_url, ApiSettings(rate=1000.0))
-    made.__dict__["failed_key_limits"] = RequestRateLimiter(FAILURES_PER_S, FAILURES_BURST, clock=lambda: 0.0)
+    made.failed_key_limits = RequestRateLimiter(FAILURES_PER_S, FAILURES_BURST, clock=lambda: 0.0)
     yield made
     made.close()
 
 
 def with_settings(services: Services, **changed: Any) -> Services:
     made = replace(services, settings=replace(services.settings, **changed))
-    made.__dict__["failed_key_limits"] = RequestRateLimiter(FAILURES_PER_S, FAILURES_BURST, clock=lambda: 0.0)
+    made.failed_key_limits = RequestRateLimiter(FAILURES_PER_S, FAILURES_BURST, clock=lambda: 0.0)
     return made
 
 

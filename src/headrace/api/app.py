@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from importlib.metadata import version
 from pathlib import Path
 
@@ -111,7 +111,8 @@ def create_app(services: Services, *sources: Callable[[], MetricFamilies]) -> Fa
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
-    with run_housekeeping(app.state.services):
+    services: Services = app.state.services
+    with closing(services), run_housekeeping(services):
         yield
 
 

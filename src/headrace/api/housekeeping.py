@@ -69,7 +69,7 @@ def _drain(names: set[str]) -> set[str]:
 
 @contextmanager
 def run_housekeeping(services: Services) -> Generator[None]:
-    """Run housekeeping in a thread while the context is open, and close the services at its end."""
+    """Run housekeeping in a thread while the context is open."""
     stop = Event()
     thread = Thread(target=ApiHousekeeping(services).run_forever, args=[stop], name="upkeep", daemon=True)
     thread.start()
@@ -78,4 +78,3 @@ def run_housekeeping(services: Services) -> Generator[None]:
     finally:
         stop.set()
         thread.join(STOP_S)
-        services.close()

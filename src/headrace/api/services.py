@@ -5,17 +5,27 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from headrace.alerts.channel_policy import ChannelPolicy
+from headrace.api.access import KeyScope
 from headrace.api.api_keys import KeyRing
-from headrace.api.queue_access import QueueAccess
+from headrace.api.environment_filter import EnvironmentFilter, narrow_to_scope
+from headrace.api.live_feed import FeedHub
 from headrace.api.rate_limit import RequestRateLimiter
 from headrace.api.readiness import Readiness
+from headrace.api.ttl_cache import TtlCache
+from headrace.cold.store import NO_LIMITS, ColdLimits
+from headrace.cold.tiers import FAR_MS, KEEP_MS, Tiers
+from headrace.model.names import QueueRef
 from headrace.model.tenant_slots import SlotLimits, TenantSlots
 from headrace.postgres.connect import Pool, open_pool
-from headrace.queue.client import DEFAULT_SHARDS, read_stored_shards
+from headrace.queue.client import DEFAULT_SHARDS, QueueOptions, SyncClient, raise_if_unknown, read_stored_shards
+from headrace.queue.flow_depths import TierFlowDepth, read_flow_depths
+from headrace.queue.registry import LiveWorkers, read_workers
+from headrace.queue.state import QueueState, read_environment, read_state, read_states
 from headrace.settings import AlertsSettings, ApiSettings, QueueSnapshotSettings
 from headrace.snapshot.reader import SnapshotReader, SnapshotReaderOptions
 from headrace.snapshot.store import SnapshotStore, SnapshotStoreOptions
@@ -37,78 +47,104 @@ FAILURES_PER_S = 0.2
 FAILURES_BURST = 20
 """Invalid keys that one address may send before it is rate limited."""
 
+FLOW_DEPTHS_CACHE_S = 5.0
+WORKERS_CACHE_S = 1.0
+
 
 @dataclass(frozen=True)
+class FlowDepths:
+    """Waiting jobs by task, flow and flow type, in each tier."""
+
+    warm: list[TierFlowDepth]
+    cold: list[TierFlowDepth]
+    at_ms: int
+
+    def filter(self, where: EnvironmentFilter) -> FlowDepths:
+        warm, cold = ([each for each in tier if where.covers(each.ref.environment)] for tier in (self.warm, self.cold))
+        return FlowDepths(warm, cold, self.at_ms)
+
+
+@dataclass(eq=False)
 class Services:
+    """Everything that the requests of one process share. The application closes it at the end of its lifespan.
+
+    The first fields are its configuration. The others, which the constructor does not take, may be assigned before use
+    to replace a part.
+    """
+
     redis_url: str
     clickhouse_url: str
     database: str
     given_shards: int | None  # verified if given; None: the number stored in Valkey
     postgres_url: str = ""
     settings: ApiSettings = field(default_factory=ApiSettings)
-    queue: QueueAccess = field(default_factory=QueueAccess)
+    queue: QueueOptions = field(default_factory=QueueOptions)  # of enqueued jobs, the same as for every other producer
+    cold_limits: ColdLimits = NO_LIMITS
+    far_ms: int = FAR_MS
+    keep_ms: int = KEEP_MS
     snapshot: QueueSnapshotSettings = field(default_factory=QueueSnapshotSettings)
     alerts: AlertsSettings = field(default_factory=AlertsSettings)
 
+    used_key_ids: set[str] = field(init=False, default_factory=set[str])  # since their last-used times were stored
+    used_session_ids: set[str] = field(init=False, default_factory=set[str])  # likewise
+    request_limits: RequestRateLimiter = field(init=False)  # per key
+    failed_key_limits: RequestRateLimiter = field(init=False)  # per address: invalid keys, cookies and sign-in links
+    channel_policy: ChannelPolicy = field(init=False)
+    channel_test_slots: TenantSlots = field(init=False)
+    feed_hub: FeedHub = field(init=False)
+    flow_depths_cache: TtlCache[FlowDepths] = field(init=False)
+    workers_cache: TtlCache[LiveWorkers] = field(init=False)
+    _shards: int | None = field(init=False, default=None)
+    _clickhouse: Client | None = field(init=False, default=None)
+    _opened: ExitStack = field(init=False, default_factory=ExitStack)
+
+    def __post_init__(self) -> None:
+        self.request_limits = RequestRateLimiter(self.settings.rate, self.settings.burst)
+        self.failed_key_limits = RequestRateLimiter(FAILURES_PER_S, FAILURES_BURST)
+        self.channel_policy = ChannelPolicy.from_settings(self.alerts)
+        self.channel_test_slots = TenantSlots(CHANNEL_TEST_SLOTS)
+        self.feed_hub = FeedHub(self.settings.streams, self.settings.streams_per_key)
+        self.flow_depths_cache = TtlCache(FLOW_DEPTHS_CACHE_S)
+        self.workers_cache = TtlCache(WORKERS_CACHE_S)
+
+    def close(self) -> None:
+        """Close what was opened."""
+        self._opened.close()
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    # Servers
+
     @cached_property
     def valkey(self) -> Valkey:
-        return connect_valkey(self.redis_url)
+        return self._opened.enter_context(closing(connect_valkey(self.redis_url)))
 
     @property
     def shards(self) -> int:
         """Number of shards of the queue; cached once it is stored in Valkey. Raises ShardMismatch."""
-        if "_shards" not in self.__dict__:
-            stored = read_stored_shards(self.valkey, self.given_shards)
-            if stored is None:
-                return self.given_shards or DEFAULT_SHARDS
-            self.__dict__["_shards"] = stored
-        return self.__dict__["_shards"]
+        if self._shards is None:
+            self._shards = read_stored_shards(self.valkey, self.given_shards)
+        return self._shards or self.given_shards or DEFAULT_SHARDS
 
     @property
     def clickhouse(self) -> Client:
         """ClickHouse client. Connects on first use, without a lock: while ClickHouse is unresponsive, requests must not
         wait for each other's connection attempts."""
-        if "_clickhouse" not in self.__dict__:
+        if self._clickhouse is None:
             timeout_s = math.ceil(self.settings.query_timeout) + 1
             with translate_query_errors(self.clickhouse_url):
-                self.__dict__["_clickhouse"] = connect_clickhouse(self.clickhouse_url, self.database, timeout_s)
-        return self.__dict__["_clickhouse"]
+                self._clickhouse = connect_clickhouse(self.clickhouse_url, self.database, timeout_s)
+        return self._clickhouse
 
     @cached_property
     def postgres(self) -> Pool:
-        return open_pool(self.postgres_url, timeout_s=POOL_WAIT_S, statement_timeout_s=STATEMENT_TIMEOUT_S)
+        pool = open_pool(self.postgres_url, timeout_s=POOL_WAIT_S, statement_timeout_s=STATEMENT_TIMEOUT_S)
+        return self._opened.enter_context(pool)
 
     @cached_property
     def key_ring(self) -> KeyRing:
         return KeyRing(self.postgres)
-
-    @cached_property
-    def used_key_ids(self) -> set[str]:
-        """Ids of keys used since their last-used times were last stored."""
-        return set()
-
-    @cached_property
-    def used_session_ids(self) -> set[str]:
-        """Ids of sessions used since their last-used times were last stored."""
-        return set()
-
-    @cached_property
-    def request_limits(self) -> RequestRateLimiter:
-        """Rate limits per key."""
-        return RequestRateLimiter(self.settings.rate, self.settings.burst)
-
-    @cached_property
-    def failed_key_limits(self) -> RequestRateLimiter:
-        """Rate limits per address for invalid keys, cookies and sign-in links."""
-        return RequestRateLimiter(FAILURES_PER_S, FAILURES_BURST)
-
-    @cached_property
-    def channel_policy(self) -> ChannelPolicy:
-        return ChannelPolicy.from_settings(self.alerts)
-
-    @cached_property
-    def channel_test_slots(self) -> TenantSlots:
-        return TenantSlots(CHANNEL_TEST_SLOTS)
 
     @cached_property
     def snapshot_reader(self) -> SnapshotReader:
@@ -118,21 +154,58 @@ class Services:
             settings.max_staleness, settings.shadow, "convoy" in settings.presets.split(",")
         )
         store_options = SnapshotStoreOptions(settings.redis_prefix)
-        return SnapshotReader(
+        reader = SnapshotReader(
             lambda: SnapshotStore(connect_valkey(self.redis_url, SNAPSHOT_TIMEOUT_S), store_options), options
         )
+        return self._opened.enter_context(closing(reader))
 
     @cached_property
     def readiness(self) -> Readiness:
-        return Readiness(self.redis_url, self.postgres_url, self.clickhouse_url)
+        readiness = Readiness(self.redis_url, self.postgres_url, self.clickhouse_url)
+        return self._opened.enter_context(closing(readiness))
 
-    def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+    # Queues
 
-    def close(self) -> None:
-        if "postgres" in self.__dict__:
-            self.postgres.close()
-        if "readiness" in self.__dict__:
-            self.readiness.close()
-        if "snapshot_reader" in self.__dict__:
-            self.snapshot_reader.close()
+    @cached_property
+    def tiers(self) -> Tiers:
+        options = replace(self.queue, shards=self.given_shards)
+        tiers = Tiers(self.redis_url, self.postgres_url, options, self.cold_limits, self.far_ms, self.keep_ms)
+        return self._opened.enter_context(closing(tiers))
+
+    @cached_property
+    def client(self) -> SyncClient:
+        client = SyncClient(self.redis_url, replace(self.queue, shards=self.given_shards), self.tiers)
+        return self._opened.enter_context(client)
+
+    def list_states(self, where: EnvironmentFilter) -> list[QueueState]:
+        """Return the states of the queues in these environments, ordered by name."""
+        if where.nothing:
+            return []
+        if (env := where.environment) is not None:
+            return read_environment(self.valkey, self.shards, env)
+        return read_states(self.valkey, self.shards, where.covers, where.prefix)
+
+    def get_state(self, ref: QueueRef) -> QueueState:
+        state = read_state(self.valkey, self.shards, ref)
+        raise_if_unknown(ref, state is not None)
+        assert state is not None
+        return state
+
+    def read_flow_depths(self, scope: KeyScope, where: EnvironmentFilter) -> FlowDepths:
+        """Return the waiting jobs of these environments, cached for FLOW_DEPTHS_CACHE_S.
+
+        The whole scope of the key is read once and filtered per request, so that parameters cause no extra reads.
+        """
+        if where.nothing:
+            return FlowDepths([], [], self.now_ms())
+        reached = narrow_to_scope(scope, EnvironmentFilter())
+        return self.flow_depths_cache.get(reached, lambda: self._read_all_flow_depths(reached)).filter(where)
+
+    def _read_all_flow_depths(self, where: EnvironmentFilter) -> FlowDepths:
+        at_ms = self.now_ms()
+        warm = read_flow_depths(self.valkey, self.shards, where.covers, where.prefix)
+        return FlowDepths(warm, self.tiers.store.list_flow_depths(**where.parts), at_ms)
+
+    def read_workers(self) -> LiveWorkers:
+        """Return the live workers of all tenants, cached; callers must filter them by the key's scope."""
+        return self.workers_cache.get("workers", lambda: read_workers(self.valkey))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from headrace.api.queue_access import QueueAccess
 from headrace.api.serve import serve
 from headrace.api.services import Services
 from headrace.cli import Invocation, pass_invocation
@@ -39,17 +38,10 @@ def build_services(settings: Settings) -> Services:
         settings.queue.shards,
         endpoints.postgres,
         settings.api,
-        build_queue_access(settings),
+        build_queue_options(settings),
+        ColdLimits(settings.cold.max_items, settings.cold.max_bytes),
+        int(settings.cold.far_delay * 1000),
+        int(settings.queue.keep_done * 1000),
         settings.metrics.queue_snapshot,
         settings.alerts,
-    )
-
-
-def build_queue_access(settings: Settings) -> QueueAccess:
-    cold = settings.cold
-    return QueueAccess(
-        build_queue_options(settings),
-        ColdLimits(cold.max_items, cold.max_bytes),
-        int(cold.far_delay * 1000),
-        int(settings.queue.keep_done * 1000),
     )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from headrace.api.access import AccessLevel
-from headrace.api.deps import Auditor, CurrentCaller, OperateTenant, TenantName
-from headrace.api.operating import Op
+from headrace.api.deps import Auditor, CurrentCaller, OperateTenant, ServicesDep, TenantName
 from headrace.api.problems import make_problem_responses
 from headrace.api.raw_path import RawPathRoute
 from headrace.api.routes.live import make_queue_ref, read_settings
@@ -18,21 +17,21 @@ router = APIRouter(prefix="/api/v1", route_class=RawPathRoute, tags=["control"])
 
 @router.patch("/queues/{queue}/settings", responses=make_problem_responses(413))
 def change_settings(
-    queue: str, tenant: OperateTenant, op: Op, auditor: Auditor, given: SettingsChange
+    queue: str, tenant: OperateTenant, services: ServicesDep, auditor: Auditor, given: SettingsChange
 ) -> QueueSettings:
     """Change a queue's settings: paused, closed, concurrency limit, warm-tier caps. Omitted fields are unchanged; all
     given fields change atomically. Returns the resulting settings. Requires level operate."""
     ref = make_queue_ref(tenant, queue)
     with auditor.record("queue.settings", tenant, queue, **given.model_dump(exclude_unset=True)):
-        op.client.change(ref, _make_change(given))
-        return read_settings(op, op.get_state(ref))
+        services.client.change(ref, _make_change(given))
+        return read_settings(services, services.get_state(ref))
 
 
 @router.put("/environments/{env}/limits", responses=make_problem_responses(413))
 def set_limits(
     env: str,
     caller: CurrentCaller,
-    op: Op,
+    services: ServicesDep,
     auditor: Auditor,
     given: LimitsChange,
     org: TenantName = None,
@@ -42,7 +41,7 @@ def set_limits(
     queue may not. Running jobs continue. Can be set before the first job. Requires level operate."""
     tenant = caller.resolve_environment(org, project, env, AccessLevel.OPERATE)
     with auditor.record("environment.limits", tenant, **given.model_dump()):
-        op.client.limits(tenant, given.limit, given.burst)
+        services.client.limits(tenant, given.limit, given.burst)
     return EnvironmentLimits(**vars(tenant), limit=given.limit, burst=given.burst)
 
 

@@ -9,8 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 from pydantic import AwareDatetime, Field
 
-from headrace.api.deps import Auditor, CursorText, OperateTenant, ReadTenant, make_page_limit
-from headrace.api.operating import Op, Operating
+from headrace.api.deps import Auditor, CursorText, OperateTenant, ReadTenant, ServicesDep, make_page_limit
 from headrace.api.pagination import CursorCodec
 from headrace.api.problems import Problem, make_problem_responses
 from headrace.api.raw_path import RawPathRoute
@@ -27,6 +26,7 @@ from headrace.api.schemas.dead_jobs import (
     present_dead_job_detail,
 )
 from headrace.api.schemas.jobs import PREVIEW_BYTES
+from headrace.api.services import Services
 from headrace.cold.dead_jobs import find_dead, list_dead
 from headrace.errors import UnknownJob
 from headrace.model.names import QueueRef
@@ -60,7 +60,7 @@ DeadFilterQuery = Annotated[DeadFilter, Depends(make_dead_filter)]
 def list_dead_jobs(
     queue: str,
     tenant: ReadTenant,
-    op: Op,
+    services: ServicesDep,
     which: DeadFilterQuery,
     limit: Annotated[int, make_page_limit("Jobs")] = 100,
     cursor: CursorText = None,
@@ -68,27 +68,29 @@ def list_dead_jobs(
     """List the dead jobs of a queue in both tiers, newest first."""
     ref = make_queue_ref(tenant, queue)
     after = CURSOR.decode("dead", cursor)
-    op.get_state(ref)
-    page = list_dead(op.tiers, ref, which, after, limit)
+    services.get_state(ref)
+    page = list_dead(services.tiers, ref, which, after, limit)
     return DeadList(
         jobs=[present_dead_job(entry) for entry in page.entries], next=page.next and CURSOR.encode("dead", page.next)
     )
 
 
 @router.get("/{queue}/dead/{id}")
-def show_dead_job(queue: str, id: str, tenant: ReadTenant, op: Op) -> DeadJobDetail:
+def show_dead_job(queue: str, id: str, tenant: ReadTenant, services: ServicesDep) -> DeadJobDetail:
     """Get one dead job with its full error and a payload preview."""
     ref = make_queue_ref(tenant, queue)
     check_name("job id", id)
-    op.get_state(ref)
-    found = find_dead(op.tiers, ref, id, PREVIEW_BYTES)
+    services.get_state(ref)
+    found = find_dead(services.tiers, ref, id, PREVIEW_BYTES)
     if found is None:
         raise UnknownJob(f"No dead job {id!r} in queue {queue!r}: it never existed, was redriven or was removed.")
     return present_dead_job_detail(found)
 
 
 @router.post("/{queue}/dead/redrive", responses=make_problem_responses(413))
-def redrive_dead_jobs(queue: str, tenant: OperateTenant, op: Op, auditor: Auditor, given: Redrive) -> Redriven:
+def redrive_dead_jobs(
+    queue: str, tenant: OperateTenant, services: ServicesDep, auditor: Auditor, given: Redrive
+) -> Redriven:
     """Redrive dead jobs with a fresh set of attempts, longest dead first. Requires level operate.
 
     A call redrives at most `limit` jobs; repeat it with `cursor` until `next` is null. A job whose id is already queued
@@ -99,9 +101,9 @@ def redrive_dead_jobs(queue: str, tenant: OperateTenant, op: Op, auditor: Audito
     which = DeadFilter(given.ids or (), given.task, given.error, _to_ms(given.buried_from), _to_ms(given.buried_to))
     details = given.model_dump(mode="json", exclude_defaults=True, exclude={"cursor"})
     with auditor.record("dead.redrive", tenant, queue, **details) as entry:
-        op.get_state(ref)
-        until_ms = until_ms or _read_now_ms(op, ref)
-        redriven = op.tiers.redrive_up_to(ref, _limit_to_buried_before(until_ms, which), given.limit)
+        services.get_state(ref)
+        until_ms = until_ms or _read_now_ms(services, ref)
+        redriven = services.tiers.redrive_up_to(ref, _limit_to_buried_before(until_ms, which), given.limit)
         entry.note(redriven=redriven)
     more = redriven == given.limit
     return Redriven(redriven=redriven, next=STARTED_CURSOR.encode("redrive", until_ms) if more else None)
@@ -111,7 +113,7 @@ def redrive_dead_jobs(queue: str, tenant: OperateTenant, op: Op, auditor: Audito
 def remove_dead_jobs(
     queue: str,
     tenant: OperateTenant,
-    op: Op,
+    services: ServicesDep,
     auditor: Auditor,
     which: DeadFilterQuery,
     id: Annotated[
@@ -137,17 +139,17 @@ def remove_dead_jobs(
         )
     details = {name: value for name, value in vars(which).items() if value}
     with auditor.record("dead.remove", tenant, queue, **details) as entry:
-        op.get_state(ref)
-        until_ms = until_ms or _read_now_ms(op, ref)
-        removed = op.tiers.remove_dead(ref, _limit_to_buried_before(until_ms, which), limit)
+        services.get_state(ref)
+        until_ms = until_ms or _read_now_ms(services, ref)
+        removed = services.tiers.remove_dead(ref, _limit_to_buried_before(until_ms, which), limit)
         entry.note(removed=removed)
     more = removed == limit
     return Removed(removed=removed, next=STARTED_CURSOR.encode("remove", until_ms) if more else None)
 
 
-def _read_now_ms(op: Operating, ref: QueueRef) -> int:
+def _read_now_ms(services: Services, ref: QueueRef) -> int:
     """Return the time in ms by Valkey's clock, which also sets burial times."""
-    return int(op.tiers.run(op.tiers.stubs.read_refill_state(ref)).now_ms)
+    return int(services.tiers.run(services.tiers.stubs.read_refill_state(ref)).now_ms)
 
 
 def _limit_to_buried_before(at_ms: int, which: DeadFilter) -> DeadFilter:

@@ -8,8 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter
 
-from headrace.api.deps import CursorText, EnvironmentFilterDep, make_page_limit
-from headrace.api.operating import Op
+from headrace.api.deps import CursorText, EnvironmentFilterDep, ServicesDep, make_page_limit
 from headrace.api.pagination import MAX_PAGE, CursorCodec, paginate
 from headrace.api.schemas.queues import Environment, EnvironmentList, compute_utilization_pct
 from headrace.model.names import EnvRef
@@ -24,16 +23,18 @@ CURSOR: CursorCodec[tuple[str, str, str]] = CursorCodec(tuple[str, str, str])
 @router.get("/environments")
 def list_environments(
     where: EnvironmentFilterDep,
-    op: Op,
+    services: ServicesDep,
     limit: Annotated[int, make_page_limit("Environments")] = MAX_PAGE,
     cursor: CursorText = None,
 ) -> EnvironmentList:
     """List environments in the key's scope that ever had a queue, with current totals. Reads Valkey only."""
     after = CURSOR.decode("environments", cursor)
-    now_ms = op.to.now_ms()
-    by_env = {env: list(states) for env, states in groupby(op.list_states(where), lambda state: state.ref.environment)}
+    now_ms = services.now_ms()
+    by_env = {
+        env: list(states) for env, states in groupby(services.list_states(where), lambda state: state.ref.environment)
+    }
     page, more = paginate(list(by_env), _make_sort_key, after, limit)
-    limits = read_limits(op.to.valkey, op.to.shards, page)
+    limits = read_limits(services.valkey, services.shards, page)
     return EnvironmentList(
         environments=[
             _sum_environment(env, by_env[env], found, now_ms) for env, found in zip(page, limits, strict=True)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from headrace.api.deps import Auditor, OperateTenant, ReadTenant
-from headrace.api.operating import Op
+from headrace.api.deps import Auditor, OperateTenant, ReadTenant, ServicesDep
 from headrace.api.problems import MEDIA_TYPE, RETRY_AFTER_S, make_problem_responses
 from headrace.api.raw_path import RawPathRoute
 from headrace.api.routes.live import make_queue_ref
@@ -22,7 +21,7 @@ router = APIRouter(prefix="/api/v1", route_class=RawPathRoute, tags=["jobs"])
 
 
 @router.post("/queues/{queue}/jobs", responses=make_problem_responses(409, 413), response_model=Enqueued)
-def enqueue_jobs(queue: str, tenant: OperateTenant, op: Op, given: OneOrMany) -> Enqueued | JSONResponse:
+def enqueue_jobs(queue: str, tenant: OperateTenant, services: ServicesDep, given: OneOrMany) -> Enqueued | JSONResponse:
     """Enqueue one job, or up to 1,000 as `{"jobs": […]}`. Requires level operate.
 
     A queue is created by its first job. Jobs that do not fit into Valkey are stored in PostgreSQL. If that fails, some
@@ -33,28 +32,28 @@ def enqueue_jobs(queue: str, tenant: OperateTenant, op: Op, given: OneOrMany) ->
     ref = make_queue_ref(tenant, queue)
     new = [each.to_new_job() for each in (given.jobs if isinstance(given, JobsToEnqueue) else [given])]
     try:
-        accepted = op.client.enqueue_many(ref, new)
+        accepted = services.client.enqueue_many(ref, new)
     except SpillRefused as error:
         return _make_partial_failure(new, error.accepted)
     return Enqueued(accepted=sum(accepted), known=len(new) - sum(accepted), jobs=_make_enqueued_jobs(new, accepted))
 
 
 @router.get("/jobs/{id}")
-def show_job(id: str, tenant: ReadTenant, op: Op) -> Job:
+def show_job(id: str, tenant: ReadTenant, services: ServicesDep) -> Job:
     """Get a job's state, payload preview and last error. Finished jobs are remembered for `queue.keep_done`."""
     check_name("job id", id)
-    found = op.client.get(tenant, id)
+    found = services.client.get(tenant, id)
     if found is None:
         raise _make_unknown_job(tenant, id)
     return present_job(found)
 
 
 @router.delete("/jobs/{id}", responses=make_problem_responses(409))
-def cancel_job(id: str, tenant: OperateTenant, op: Op, auditor: Auditor) -> Cancelled:
+def cancel_job(id: str, tenant: OperateTenant, services: ServicesDep, auditor: Auditor) -> Cancelled:
     """Cancel a waiting job. A running or dead job is left unchanged: 409. Requires level operate."""
     check_name("job id", id)
     with auditor.record("job.cancel", tenant, job=id) as entry:
-        was = op.client.cancel(tenant, id)
+        was = services.client.cancel(tenant, id)
         if was is None:
             raise _make_unknown_job(tenant, id)
         if was not in (JobState.READY, JobState.SCHEDULED, JobState.COLD):

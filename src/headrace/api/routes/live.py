@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from headrace.api.deps import CursorText, EnvironmentFilterDep, ReadTenant, make_page_limit
-from headrace.api.operating import Op, Operating
+from headrace.api.deps import CursorText, EnvironmentFilterDep, ReadTenant, ServicesDep, make_page_limit
 from headrace.api.pagination import MAX_PAGE, CursorCodec, paginate
 from headrace.api.raw_path import RawPathRoute
 from headrace.api.schemas.queues import Caps, Flow, QueueDetail, QueueList, QueueSettings, present_live_queue
+from headrace.api.services import Services
 from headrace.cold.flow_depths import FlowDetail, merge_flow_depths
 from headrace.errors import DatabaseFull, DatabaseUnavailable, MigrationError
 from headrace.model.names import EnvRef, QueueRef
@@ -50,7 +50,7 @@ CURSOR: CursorCodec[SortPosition] = CursorCodec(SortPosition)
 @router.get("/queues")
 def list_queues(
     where: EnvironmentFilterDep,
-    op: Op,
+    services: ServicesDep,
     name: Annotated[str, Query(max_length=128, description="Only queues whose name contains this text.")] = "",
     paused: Annotated[bool | None, Query(description="Filter by paused state.")] = None,
     nonempty: Annotated[bool, Query(description="Only queues with waiting, scheduled, running or dead jobs.")] = False,
@@ -62,10 +62,10 @@ def list_queues(
     """List every queue in the key's scope that was ever used, with its current state. Reads Valkey only."""
     what = f"queues {sort} {order}"
     after = CURSOR.decode(what, cursor)
-    now_ms = op.to.now_ms()
+    now_ms = services.now_ms()
     found = [
         state
-        for state in op.list_states(where)
+        for state in services.list_states(where)
         if name in state.ref.queue and paused in (None, state.paused) and (not nonempty or has_jobs(state))
     ]
     key = make_sort_key(order)
@@ -82,14 +82,14 @@ def list_queues(
 
 
 @router.get("/queues/{queue}")
-def show_queue(queue: str, tenant: ReadTenant, op: Op) -> QueueDetail:
+def show_queue(queue: str, tenant: ReadTenant, services: ServicesDep) -> QueueDetail:
     """Get one queue: state, settings, counters, and waiting jobs by task, flow and flow type."""
     ref = make_queue_ref(tenant, queue)
-    state, now_ms = op.get_state(ref), op.to.now_ms()
-    rows, complete = read_flows(op, state)
+    state, now_ms = services.get_state(ref), services.now_ms()
+    rows, complete = read_flows(services, state)
     return QueueDetail(
         **present_live_queue(state, now_ms).model_dump(),
-        settings=read_settings(op, state),
+        settings=read_settings(services, state),
         counting_since=format_iso_ms(state.epoch_ms),
         odometers=dict(sorted(state.odometers.items())),
         flows=[_present_flow(row, complete) for row in keep_largest(rows, MAX_FLOWS)],
@@ -105,8 +105,8 @@ def make_queue_ref(tenant: EnvRef, queue: str) -> QueueRef:
     return ref
 
 
-def read_settings(op: Operating, state: QueueState) -> QueueSettings:
-    caps = read_caps(op.to.valkey, op.to.shards, state.ref)
+def read_settings(services: Services, state: QueueState) -> QueueSettings:
+    caps = read_caps(services.valkey, services.shards, state.ref)
     return QueueSettings(
         paused=state.paused,
         closed=state.closed,
@@ -115,13 +115,13 @@ def read_settings(op: Operating, state: QueueState) -> QueueSettings:
     )
 
 
-def read_flows(op: Operating, state: QueueState) -> tuple[list[FlowDetail], bool]:
+def read_flows(services: Services, state: QueueState) -> tuple[list[FlowDetail], bool]:
     """Return the waiting jobs by task, flow and flow type, and whether those in PostgreSQL are included."""
-    warm = read_queue_flow_depths(op.to.valkey, op.to.shards, state.ref)
+    warm = read_queue_flow_depths(services.valkey, services.shards, state.ref)
     cold: list[TierFlowDepth] | None = []
     if state.cold:
         try:
-            cold = op.tiers.store.list_flow_depths(**vars(state.ref))
+            cold = services.tiers.store.list_flow_depths(**vars(state.ref))
         except (DatabaseUnavailable, DatabaseFull, MigrationError):
             cold = None
     return merge_flow_depths(warm, cold or []), cold is not None

@@ -13,11 +13,11 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from headrace.api.access import Caller
-from headrace.api.deps import CurrentCaller, EnvironmentFilterDep
+from headrace.api.deps import CurrentCaller, EnvironmentFilterDep, ServicesDep
 from headrace.api.environment_filter import EnvironmentFilter
 from headrace.api.live_feed import FeedSnapshot, LiveFeed
-from headrace.api.operating import Op, Operating
 from headrace.api.schemas.queues import present_live_queue
+from headrace.api.services import Services
 from headrace.model.time import format_iso_ms
 
 router = APIRouter(prefix="/api/v1", tags=["queues"])
@@ -42,10 +42,10 @@ EXAMPLE = (
 class EventStream(StreamingResponse):
     """Response that is subscribed to a feed from before its first byte until the client disconnects."""
 
-    def __init__(self, op: Operating, where: EnvironmentFilter, caller: Caller) -> None:
+    def __init__(self, services: Services, where: EnvironmentFilter, caller: Caller) -> None:
         # The media type is not a class attribute, because OpenAPI would use it for this route's errors too.
         super().__init__(_iterate_nothing(), headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
-        self._op = op
+        self._services = services
         self._where = where
         self._by = caller
 
@@ -54,8 +54,8 @@ class EventStream(StreamingResponse):
             async with asyncio.timeout(SEND_TIMEOUT_S):
                 await send(message)
 
-        op, where = self._op, self._where
-        async with op.hub.subscribe(where, self._by.key_id, lambda: op.list_states(where)) as feed:
+        services, where = self._services, self._where
+        async with services.feed_hub.subscribe(where, self._by.key_id, lambda: services.list_states(where)) as feed:
             first = await feed.wait_for_newer(0)
             if first.error is not None:
                 raise first.error
@@ -74,7 +74,7 @@ class EventStream(StreamingResponse):
                     newest = await feed.wait_for_newer(sent.number)
             except TimeoutError:
                 newest = sent
-            if not self._op.to.key_ring.is_live(self._by):
+            if not self._services.key_ring.is_live(self._by):
                 yield format_event("end", {"detail": "The key or session is no longer valid. Sign in again."})
                 return
             if newest is not sent:
@@ -85,7 +85,7 @@ class EventStream(StreamingResponse):
                 sent_at = time.monotonic()
 
     def _make_snapshot_event(self, reading: FeedSnapshot) -> bytes:
-        now_ms = self._op.to.now_ms()
+        now_ms = self._services.now_ms()
         queues = [present_live_queue(state, now_ms).model_dump() for state in reading.states.values()]
         body = {"queues": queues, "truncated": reading.truncated, "timestamp": format_iso_ms(now_ms)}
         return format_event("snapshot", body, reading.number)
@@ -94,7 +94,7 @@ class EventStream(StreamingResponse):
         if newest.error is not None:
             detail = "Live state is unavailable: Valkey does not answer. Updates resume when it does."
             return format_event("unavailable", {"detail": detail}, newest.number)
-        now_ms = self._op.to.now_ms()
+        now_ms = self._services.now_ms()
         body = {
             "queues": [present_live_queue(state, now_ms).model_dump() for state in newest.list_changed_since(before)],
             "gone": [vars(ref) for ref in newest.list_gone_since(before)],
@@ -114,7 +114,7 @@ class EventStream(StreamingResponse):
         }
     },
 )
-async def stream_queues(caller: CurrentCaller, where: EnvironmentFilterDep, op: Op) -> EventStream:
+async def stream_queues(caller: CurrentCaller, where: EnvironmentFilterDep, services: ServicesDep) -> EventStream:
     """Stream live queue state as server-sent events.
 
     First `snapshot` with the queues as in `GET /queues` (at most 5,000); then `change` with changed queues, at most
@@ -122,7 +122,7 @@ async def stream_queues(caller: CurrentCaller, where: EnvironmentFilterDep, op: 
     15 s if nothing else is. A stream ends after an hour, and a client that reconnects gets a new snapshot. Open streams
     are limited per key and in total: 429.
     """
-    return EventStream(op, where, caller)
+    return EventStream(services, where, caller)
 
 
 def format_event(name: str, body: dict[str, Any], number: int | None = None) -> bytes:

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Query
 
 from headrace.api.access import AccessLevel, Caller, KeyScope
 from headrace.api.api_keys import count_quota_use
-from headrace.api.deps import Auditor, CurrentCaller, TenantName
-from headrace.api.operating import Op, Operating
+from headrace.api.deps import Auditor, CurrentCaller, ServicesDep, TenantName
 from headrace.api.problems import Problem, make_problem_responses
 from headrace.api.schemas.quotas import QuotaChange, QuotaDocument, QuotaList
+from headrace.api.services import Services
 from headrace.cold.quotas import QuotaManager, QuotaUsage
 from headrace.model.quotas import Quota, TenantRef
 from headrace.queue.validate import check_name
@@ -21,18 +21,22 @@ router = APIRouter(prefix="/api/v1", tags=["quotas"])
 
 @router.get("/quotas")
 def show_quotas(
-    caller: CurrentCaller, op: Op, org: TenantName = None, project: TenantName = None, env: TenantName = None
+    caller: CurrentCaller,
+    services: ServicesDep,
+    org: TenantName = None,
+    project: TenantName = None,
+    env: TenantName = None,
 ) -> QuotaList:
     """Get the quotas of an environment with those of its project and organisation; or of a project or organisation, if
     only these are named. Use is returned if the key's scope covers it. Without names, keys with global scope get the
     defaults."""
-    return _present_quotas(op, caller, _resolve_tenant(caller, org, project, env))
+    return _present_quotas(services, caller, _resolve_tenant(caller, org, project, env))
 
 
 @router.put("/quotas", responses=make_problem_responses(413))
 def set_quotas(
     caller: CurrentCaller,
-    op: Op,
+    services: ServicesDep,
     auditor: Auditor,
     given: QuotaChange,
     org: TenantName = None,
@@ -45,14 +49,14 @@ def set_quotas(
     _refuse_tenants(caller)
     values = {str(name): value for name, value in given.quotas.items()}
     with auditor.record("quotas.set", _make_scope(tenant), quotas=values):
-        QuotaManager(op.tiers).update(tenant, values)
-    return _present_quotas(op, caller, tenant)
+        QuotaManager(services.tiers).update(tenant, values)
+    return _present_quotas(services, caller, tenant)
 
 
 @router.delete("/quotas")
 def unset_quotas(
     caller: CurrentCaller,
-    op: Op,
+    services: ServicesDep,
     auditor: Auditor,
     org: TenantName = None,
     project: TenantName = None,
@@ -65,8 +69,8 @@ def unset_quotas(
     _refuse_tenants(caller)
     names = [str(name) for name in quota or Quota]
     with auditor.record("quotas.unset", _make_scope(tenant), quotas=names):
-        QuotaManager(op.tiers).update(tenant, {}, names)
-    return _present_quotas(op, caller, tenant)
+        QuotaManager(services.tiers).update(tenant, {}, names)
+    return _present_quotas(services, caller, tenant)
 
 
 def _resolve_tenant(caller: Caller, org: str | None, project: str | None, env: str | None) -> TenantRef:
@@ -99,12 +103,12 @@ def _make_scope(tenant: TenantRef) -> KeyScope:
     return KeyScope(tenant.org or None, tenant.project or None, tenant.env or None)
 
 
-def _present_quotas(op: Operating, caller: Caller, tenant: TenantRef) -> QuotaList:
+def _present_quotas(services: Services, caller: Caller, tenant: TenantRef) -> QuotaList:
     def is_covered(level: TenantRef) -> bool:
         names = ((caller.scope.org, level.org), (caller.scope.project, level.project), (caller.scope.env, level.env))
         return all(own is None or own == name for own, name in names)
 
-    uses = QuotaManager(op.tiers).describe(tenant, is_covered, count_quota_use)
+    uses = QuotaManager(services.tiers).describe(tenant, is_covered, count_quota_use)
     names = _make_scope(tenant)
     return QuotaList(org=names.org, project=names.project, env=names.env, quotas=[_present_quota(use) for use in uses])
 

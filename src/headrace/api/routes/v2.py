@@ -8,8 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from headrace.api.deps import CurrentCaller, EnvironmentFilterDep
-from headrace.api.operating import Op
+from headrace.api.deps import CurrentCaller, EnvironmentFilterDep, ServicesDep
 from headrace.api.schemas.queue_metrics_v2 import ActionQueue, ActionTask, DetailedQueues, RunningTasks
 from headrace.model.names import QueueRef
 from headrace.model.time import format_iso_ms
@@ -25,11 +24,11 @@ Rows = Annotated[int, Query(ge=1, le=MAX_ROWS, description="Maximum rows of each
 
 @router.get("/detailed")
 def detailed_queues(
-    caller: CurrentCaller, where: EnvironmentFilterDep, op: Op, limit: Rows = MAX_ROWS
+    caller: CurrentCaller, where: EnvironmentFilterDep, services: ServicesDep, limit: Rows = MAX_ROWS
 ) -> DetailedQueues:
     """List waiting jobs per tier, by action class, flow and action. Cached for 5 s per scope. Requires Valkey and
     PostgreSQL."""
-    depths = op.read_flow_depths(caller.scope, where)
+    depths = services.read_flow_depths(caller.scope, where)
     return DetailedQueues(
         warmQueues=[_present_queue(detail) for detail in _keep_largest(depths.warm, limit)],
         coldQueues=[_present_queue(detail) for detail in _keep_largest(depths.cold, limit)],
@@ -42,12 +41,12 @@ def detailed_queues(
     "/action-plugins",
     responses={200: {"content": {"application/json": {"example": {"org.example.MyTransform": "my-plugin:1.0.0"}}}}},
 )
-def action_plugins(caller: CurrentCaller, where: EnvironmentFilterDep, op: Op) -> dict[str, str]:
+def action_plugins(caller: CurrentCaller, where: EnvironmentFilterDep, services: ServicesDep) -> dict[str, str]:
     """List the plugin that provides each action class, as reported by workers. Only action classes with waiting or
     running jobs, in environments for which a worker of the plugin has run the action; several plugins are
     comma-separated."""
-    depths = op.read_flow_depths(caller.scope, where)
-    workers = op.workers
+    depths = services.read_flow_depths(caller.scope, where)
+    workers = services.read_workers()
     pairs = {(detail.ref, detail.task) for detail in (*depths.warm, *depths.cold)}
     pairs |= {(task.queue, task.task) for task in workers.running if where.covers(task.queue.environment)}
     plugins: dict[str, set[str]] = {}
@@ -58,10 +57,10 @@ def action_plugins(caller: CurrentCaller, where: EnvironmentFilterDep, op: Op) -
 
 
 @router.get("/running")
-def running_tasks(where: EnvironmentFilterDep, op: Op, limit: Rows = 1000) -> RunningTasks:
+def running_tasks(where: EnvironmentFilterDep, services: ServicesDep, limit: Rows = 1000) -> RunningTasks:
     """List running tasks as of each worker's last heartbeat."""
-    now_ms = op.to.now_ms()
-    tasks = [task for task in op.workers.running if where.covers(task.queue.environment)]
+    now_ms = services.now_ms()
+    tasks = [task for task in services.read_workers().running if where.covers(task.queue.environment)]
     tasks.sort(key=lambda task: (task.started_at_ms, task.job_id))
     return RunningTasks(
         tasks=[_present_task(task, now_ms) for task in tasks[:limit]],
