@@ -52,6 +52,12 @@ def paginate(
     return rest[:limit], len(rest) > limit
 
 
+def keep_largest(items: Sequence[T], size: Callable[[T], int], most: int) -> list[T]:
+    """Return the `most` items of the largest size, in their original order."""
+    chosen = sorted(range(len(items)), key=lambda number: -size(items[number]))[:most]
+    return [items[number] for number in sorted(chosen)]
+
+
 def _invalid_cursor() -> Problem:
     return Problem(
         400,

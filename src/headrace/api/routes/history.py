@@ -12,13 +12,13 @@ from headrace.api.deps import CurrentCaller, PathEnvironment, ReadTenant, Servic
 from headrace.api.history_queries import run_history_query
 from headrace.api.problems import Problem
 from headrace.api.raw_path import RawPathRoute
+from headrace.api.routes.live import make_queue_ref
 from headrace.api.schemas.history import EnvironmentHistory, QueueHistory, TopQueues
 from headrace.api.services import Services
 from headrace.history.presenter import present_environment, present_queue, present_top
 from headrace.history.reader import read_environment_history, read_queue_history, read_top_queues
 from headrace.history.routing import DEFAULT_PERIOD, resolve_ranking_window
-from headrace.model.names import EnvRef, QueueRef
-from headrace.queue.validate import check_queue
+from headrace.model.names import EnvRef
 from headrace.warehouse.query_runner import QueryRunner
 
 router = APIRouter(prefix="/api/v1", tags=["history"], route_class=RawPathRoute)
@@ -52,8 +52,7 @@ async def queue_metrics(
     request: Request, queue: str, tenant: ReadTenant, caller: CurrentCaller, window: WindowQuery, services: ServicesDep
 ) -> Response:
     """Get the history of one queue: one point per step without gaps, and a summary of the whole range."""
-    ref = QueueRef(tenant.org, tenant.project, tenant.env, queue)
-    check_queue(ref)
+    ref = make_queue_ref(tenant, queue)
 
     def answer(reads: QueryRunner) -> bytes:
         history = read_queue_history(reads, ref, window, services.now_ms())

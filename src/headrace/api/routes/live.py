@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from headrace.api.deps import CursorText, EnvironmentFilterDep, ReadTenant, ServicesDep, make_page_limit
-from headrace.api.pagination import MAX_PAGE, CursorCodec, paginate
+from headrace.api.pagination import MAX_PAGE, CursorCodec, keep_largest, paginate
 from headrace.api.raw_path import RawPathRoute
 from headrace.api.schemas.queues import Caps, Flow, QueueDetail, QueueList, QueueSettings, present_live_queue
 from headrace.api.services import Services
@@ -92,7 +92,7 @@ def show_queue(queue: str, tenant: ReadTenant, services: ServicesDep) -> QueueDe
         settings=read_settings(services, state),
         counting_since=format_iso_ms(state.epoch_ms),
         odometers=dict(sorted(state.odometers.items())),
-        flows=[_present_flow(row, complete) for row in keep_largest(rows, MAX_FLOWS)],
+        flows=[_present_flow(row, complete) for row in keep_largest(rows, lambda row: row.total, MAX_FLOWS)],
         flows_truncated=len(rows) > MAX_FLOWS,
         flows_complete=complete,
         timestamp=format_iso_ms(now_ms),
@@ -125,12 +125,6 @@ def read_flows(services: Services, state: QueueState) -> tuple[list[FlowDetail],
         except (DatabaseUnavailable, DatabaseFull, MigrationError):
             cold = None
     return merge_flow_depths(warm, cold or []), cold is not None
-
-
-def keep_largest(rows: list[FlowDetail], most: int) -> list[FlowDetail]:
-    """Return the rows with the most jobs, in their original order."""
-    chosen = sorted(range(len(rows)), key=lambda number: -rows[number].total)[:most]
-    return [rows[number] for number in sorted(chosen)]
 
 
 def _present_flow(row: FlowDetail, knows_cold: bool) -> Flow:

@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from headrace.api.deps import CurrentCaller, EnvironmentFilterDep, ServicesDep
+from headrace.api.pagination import keep_largest
 from headrace.api.schemas.queue_metrics_v2 import ActionQueue, ActionTask, DetailedQueues, RunningTasks
 from headrace.model.names import QueueRef
 from headrace.model.time import format_iso_ms
@@ -30,8 +31,8 @@ def detailed_queues(
     PostgreSQL."""
     depths = services.read_flow_depths(caller.scope, where)
     return DetailedQueues(
-        warmQueues=[_present_queue(detail) for detail in _keep_largest(depths.warm, limit)],
-        coldQueues=[_present_queue(detail) for detail in _keep_largest(depths.cold, limit)],
+        warmQueues=_present_largest(depths.warm, limit),
+        coldQueues=_present_largest(depths.cold, limit),
         timestamp=format_iso_ms(depths.at_ms),
         truncated=max(len(depths.warm), len(depths.cold)) > limit,
     )
@@ -69,10 +70,8 @@ def running_tasks(where: EnvironmentFilterDep, services: ServicesDep, limit: Row
     )
 
 
-def _keep_largest(details: Sequence[TierFlowDepth], most: int) -> list[TierFlowDepth]:
-    """Return the rows with the most jobs, in their original order."""
-    chosen = sorted(range(len(details)), key=lambda number: -details[number].waiting)[:most]
-    return [details[number] for number in sorted(chosen)]
+def _present_largest(details: Sequence[TierFlowDepth], limit: int) -> list[ActionQueue]:
+    return [_present_queue(detail) for detail in keep_largest(details, lambda detail: detail.waiting, limit)]
 
 
 def _present_queue(detail: TierFlowDepth) -> ActionQueue:
