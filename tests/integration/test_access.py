@@ -196,7 +196,7 @@ def test_a_key_made_just_after_a_read_is_let_in(services: Services) -> None:
 class CountedReads(KeyRing):
     n = 0
 
-    def _read_copy(self) -> KeySnapshot:
+    def _read_snapshot(self) -> KeySnapshot:
         self.n += 1
         return super()._read_snapshot()
 
