@@ -196,7 +196,7 @@ class KeyRing:
 
     @property
     def is_loaded(self) -> bool:
-        """False until the keys have been loaded once."""
+        """Return False until the keys have been loaded once."""
         return self._snapshot is not None
 
     def find(self, text: str) -> ApiKey | None:

@@ -60,7 +60,7 @@ class WorkerType:
 
     @property
     def is_local(self) -> bool:
-        """True if this autoscaler starts the workers itself; otherwise KEDA or a webhook receiver scales them."""
+        """Return True if this autoscaler starts the workers itself. Otherwise KEDA or a webhook receiver does."""
         return self.app is not None or bool(self.command)
 
     def covers(self, env: EnvRef) -> bool:

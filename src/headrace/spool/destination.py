@@ -38,7 +38,7 @@ class SendError(HeadraceError):
 
     @property
     def is_outage(self) -> bool:
-        """Whether the error means that the destination is down, which is what the circuit breaker counts."""
+        """Return True if the error means that the destination is down, which is what the circuit breaker counts."""
         return False
 
 

@@ -151,7 +151,7 @@ class Exporter:
 
     @property
     def problem(self) -> str | None:
-        """Why the destination counts as unhealthy; None while it is healthy."""
+        """Return why the destination counts as unhealthy; None while it is healthy."""
         failures = self._health.failures_in_a_row
         return f"{failures} consecutive sends failed. {self._last_error}" if failures >= UNHEALTHY_AFTER else None
 
@@ -375,7 +375,7 @@ class Exporter:
 
     @property
     def _is_ordered(self) -> bool:
-        """Whether records are sent strictly in order, which a single sender guarantees."""
+        """Return True if records are sent strictly in order, which a single sender guarantees."""
         return self._options.senders == 1
 
     def _recall_prepared(self) -> None:

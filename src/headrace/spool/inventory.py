@@ -68,14 +68,14 @@ class SegmentInventory:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the segment has nothing but a header. A journal with notes does not count as empty: they may be about
-        records that a crash kept from being written, and their numbers can be assigned again."""
+        """Return True if the segment has nothing but a header. A journal with notes does not count as empty: they may
+        be about records that a crash kept from being written, and their numbers can be assigned again."""
         unnoted = self.segment.journal.size <= NOTE_BYTES
         return self.header_intact and self.file_size == self.segment.start and not self.records and unnoted
 
     @property
     def is_unidentified(self) -> bool:
-        """Whether the file has no valid header, no readable record and no known salt."""
+        """Return True if the file has no valid header, no readable record and no known salt."""
         return not (self.header_intact or self.records or self.segment.salt)
 
 

@@ -116,5 +116,5 @@ class SpoolStats:
 
     @property
     def conserved(self) -> bool:
-        """Whether every record pushed is accounted for."""
+        """Return True if every record pushed is accounted for."""
         return self.pushed == self.acked + sum(self.dropped.values()) + self.corrupt + self.dead + self.size
