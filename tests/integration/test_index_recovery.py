@@ -21,7 +21,7 @@ from headrace.queue.maintenance import Maintenance
 from headrace.queue.quotas import pack_quotas
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
-from tests.model.sight import Sight, look
+from tests.model.valkey_contents import ValkeyContents, read_contents
 
 HOUR_MS = 3_600_000
 OPTIONS = QueueOptions(shards=1)
@@ -115,11 +115,11 @@ def test_an_entry_that_is_missing_comes_back(
     client: SyncClient, valkey: Valkey, maintenance: Maintenance, lost: str
 ) -> None:
     client.enqueue_many(EMAILS, jobs(EMAILS))
-    before = look(valkey).sorted_sets
+    before = read_contents(valkey).sorted_sets
     key = {"envs": keys.envs(0), "class": keys.queue_class(0, "emails"), "queues": keys.env_queues(0, ENV)}[lost]
     valkey.delete(key)
     maintenance.run_once()
-    assert look(valkey).sorted_sets == before
+    assert read_contents(valkey).sorted_sets == before
 
 
 def test_an_entry_that_may_not_run_is_removed(client: SyncClient, valkey: Valkey, maintenance: Maintenance) -> None:
@@ -142,10 +142,10 @@ def test_a_sound_shard_stays_as_it_is(client: SyncClient, valkey: Valkey, mainte
     assert len(dequeue(valkey, 6)) == 6
     assert not any(dequeue(valkey, 1, ["no such name"]))
 
-    def read() -> Sight:
-        sight = look(valkey)
-        del sight.hashes[keys.meta(0)]
-        return sight
+    def read() -> ValkeyContents:
+        contents = read_contents(valkey)
+        del contents.hashes[keys.meta(0)]
+        return contents
 
     before = read()
     for _ in range(3):

@@ -23,7 +23,7 @@ from headrace.valkey.connect import Valkey, connect, find_node
 from headrace.valkey.scripts import run
 from headrace.valkey.streams import read_entries_between
 from tests.conftest import ODD_NAMES, READY_S
-from tests.model.sight import Sight, look
+from tests.model.valkey_contents import ValkeyContents, read_contents
 
 SHARD = 0
 HOUR_MS = 3_600_000
@@ -73,11 +73,11 @@ def known(state: QueueState) -> dict[str, Any]:
     return {**{name: getattr(state, name) for name in names}, "odometers": odometers}
 
 
-def everything(valkey: Valkey) -> Sight:
+def everything(valkey: Valkey) -> ValkeyContents:
     """Return every key of the shard with its content, except for the metric stream and the shard's event number."""
-    sight = look(find_node(valkey, keys.meta(SHARD)))
-    del sight.hashes[keys.meta(SHARD)]["seq"]
-    return sight
+    contents = read_contents(find_node(valkey, keys.meta(SHARD)))
+    del contents.hashes[keys.meta(SHARD)]["seq"]
+    return contents
 
 
 def seq(valkey: Valkey) -> int:

@@ -22,7 +22,7 @@ from headrace.queue.scripts import SCRIPTS, ColdCounters, ColdRow, DeadFilter, S
 from headrace.queue.state import read_states
 from headrace.valkey.connect import ScriptError, Valkey, translate_errors
 from headrace.valkey.scripts import ScriptCall, run
-from tests.model.sight import check_jobs_are_in_one_place, look
+from tests.model.valkey_contents import check_jobs_are_in_one_place, read_contents
 
 STUBS = Stubs(1, 1_000_000)
 HOUR_MS = 3_600_000
@@ -417,9 +417,9 @@ def check_ends(world: World, where: str) -> None:
 
 def check_places_and_numbers(valkey: Valkey, where: str) -> None:
     """Every job is where its state says and nowhere else, and every number is that of the jobs."""
-    sight = look(valkey)
-    check_jobs_are_in_one_place(sight)
-    jobs = {name.partition(":job:")[2]: fields for name, fields in sight.hashes.items() if ":job:" in name}
+    contents = read_contents(valkey)
+    check_jobs_are_in_one_place(contents)
+    jobs = {name.partition(":job:")[2]: fields for name, fields in contents.hashes.items() if ":job:" in name}
     envs: dict[EnvRef, Counter[str]] = {}
     total = 0
     for state in read_states(valkey, 1):
@@ -441,16 +441,16 @@ def check_places_and_numbers(valkey: Valkey, where: str) -> None:
         env["bytes"] += size
         details = [
             set(members)
-            for name, members in sight.sorted_sets.items()
+            for name, members in contents.sorted_sets.items()
             if name.startswith(keys.queue(0, state.ref) + ":detail:")
         ]
         assert sum(map(len, details)) == states["ready"], (where, state.ref)
     for env, expected in envs.items():
-        own_fields = sight.hashes[keys.env(0, env)]
+        own_fields = contents.hashes[keys.env(0, env)]
         assert (int(own_fields["depth"]), int(own_fields["running"])) == (expected["depth"], expected["running"]), (
             where,
             env,
         )
         for name in ("jobs", "bytes"):
             assert int(own_fields[name]) == expected[name], (where, env, name)
-    assert int(sight.hashes[keys.meta(0)]["bytes"]) == total, where
+    assert int(contents.hashes[keys.meta(0)]["bytes"]) == total, where

@@ -3,11 +3,11 @@
 import pytest
 
 pytest.register_assert_rewrite(
-    "tests.model.sight",
+    "tests.model.valkey_contents",
     "tests.model.truth",
     "tests.model.machine",
     "tests.model.dying",
-    "tests.model.tiers_sight",
+    "tests.model.tiers_contents",
     "tests.model.tiers_truth",
     "tests.model.tiers_machine",
     "tests.model.stepping",

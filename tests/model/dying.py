@@ -17,7 +17,7 @@ from headrace.queue.state import read_states
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import ScriptCall
 from tests.model.machine import SHARDS, Lost, QueueMachine, clients
-from tests.model.sight import check, look
+from tests.model.valkey_contents import check, read_contents
 
 T = TypeVar("T")
 
@@ -81,7 +81,7 @@ class DyingClientsMachine(QueueMachine):
             dead = total[Op.BURY] - total[Op.REDRIVE]
             assert (state.depth, state.scheduled, state.running, state.dead) == (0, 0, 0, dead)
             assert total[Op.ENQUEUE] == total[Op.ACK] + dead + total[Op.EXPIRE] + total[Op.CANCEL]
-        indexes = {name.partition("}:")[2] for name in look(self.valkey).sorted_sets}
+        indexes = {name.partition("}:")[2] for name in read_contents(self.valkey).sorted_sets}
         assert all(name.endswith(":dead") for name in indexes)
 
 

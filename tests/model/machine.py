@@ -23,8 +23,8 @@ from headrace.valkey.scripts import Arg, ScriptCall, run
 from tests.conftest import ODD_NAMES
 from tests.model.clock import HOUR_MS, Ageing, server_ms
 from tests.model.fold import Fold, differences, read_envs, read_events
-from tests.model.sight import check
 from tests.model.truth import Environment, Job, Truth, delivery_number
+from tests.model.valkey_contents import check
 
 T = TypeVar("T")
 
@@ -296,7 +296,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(client=clients, shard=shards, at_most=st.one_of(COUNTS, st.just(1000)))
     def reclaim(self, client: int, shard: int, at_most: int) -> None:
-        running = self.truth.of_shard(shard, JobState.RUNNING)
+        running = self.truth.list_shard_jobs(shard, JobState.RUNNING)
         before = self.now()
         answer = self.run(client, self.stubs.reclaim(shard, at_most))
         expected = self.truth.reclaim(shard, at_most)
@@ -326,7 +326,7 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(client=clients, shard=shards, at_most=st.one_of(COUNTS, st.just(1000)))
     def maintain(self, client: int, shard: int, at_most: int) -> None:
         """All of the above in one call, by the owner of the shard alone."""
-        running = self.truth.of_shard(shard, JobState.RUNNING)
+        running = self.truth.list_shard_jobs(shard, JobState.RUNNING)
         before = self.now()
         answer = self.run(client, self.stubs.maintain(shard, f"client {client}", FAR_MS, at_most, FAR_MS))
         if self.owners.setdefault(shard, client) != client:
@@ -402,8 +402,8 @@ class QueueMachine(RuleBasedStateMachine):
     def configure_env(self, client: int, env: EnvRef, limit: int | None, burst: float | None) -> None:
         fields: dict[str, Arg | None] = {"limit": limit, "burst": None if burst is None else f"{burst:g}"}
         assert self.run(client, self.stubs.configure(env, fields)) in (True, Lost.ANSWER)
-        told = self.truth.envs.setdefault(env, Environment())
-        told.limit, told.burst = limit, burst
+        settings = self.truth.envs.setdefault(env, Environment())
+        settings.limit, settings.burst = limit, burst
         self.truth.settle(self.stubs.find_shard(env))
 
     # Running and learning
@@ -426,7 +426,7 @@ class QueueMachine(RuleBasedStateMachine):
         """When jobs that just began to wait are due, by the server. Jobs of one enqueue or redrive keep their order."""
         after_ms, last = self.now(), 0.0
         for number, job in enumerate(jobs):
-            fields = cast("dict[bytes, bytes]", self.valkey.hgetall(keys.job(self.truth.shard_of(job), *job.key)))
+            fields = cast("dict[bytes, bytes]", self.valkey.hgetall(keys.job(self.truth.find_shard(job), *job.key)))
             delay = job.new.delay_ms if delay_ms is None else delay_ms
             job.due_ms = float(fields[b"due"])
             assert before_ms - EPSILON_MS <= job.due_ms - delay <= after_ms + number / 4096 + EPSILON_MS
@@ -440,7 +440,7 @@ class QueueMachine(RuleBasedStateMachine):
     def learn_burials(self, jobs: Sequence[Job], before_ms: float) -> None:
         after_ms = self.now()
         for job in jobs:
-            found = self.valkey.zscore(keys.dead(self.truth.shard_of(job), job.queue), job.member)
+            found = self.valkey.zscore(keys.dead(self.truth.find_shard(job), job.queue), job.member)
             assert found is not None
             assert int(before_ms) <= found <= after_ms + 1
             job.buried_ms = found
@@ -452,7 +452,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Return the jobs that were leased after that delivery, in order: read from the keys, since the reply was
         lost."""
         found: list[tuple[int, EnvRef, str, str]] = []
-        for job in self.truth.of_shard(shard, *JobState):
+        for job in self.truth.list_shard_jobs(shard, *JobState):
             token = cast("bytes | None", self.valkey.hget(keys.job(shard, *job.key), "delivery"))
             if token is not None and (number := delivery_number(token.decode())) > lease:
                 found.append((number, *job.key, token.decode()))

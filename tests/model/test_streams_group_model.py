@@ -115,8 +115,8 @@ class GroupMachine(RuleBasedStateMachine):
         """Reclaim all leased entries, which were idle for long enough; entries that wait for a retry are left."""
         cursor, returned = FIRST_ID, 0
         while True:
-            told = run(self.client, GroupStubs(KEYS, by).reclaim(0, cursor, 2))
-            cursor, returned = told.cursor, returned + told.returned
+            result = run(self.client, GroupStubs(KEYS, by).reclaim(0, cursor, 2))
+            cursor, returned = result.cursor, returned + result.returned
             if cursor == FIRST_ID:
                 break
         assert returned == len(self.hands)

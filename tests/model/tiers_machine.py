@@ -31,8 +31,8 @@ from tests.conftest import ODD_NAMES, wait_until
 from tests.model.clock import HOUR_MS, server_ms
 from tests.model.fold import Fold, differences, read_envs, read_events
 from tests.model.stepping import NOWHERE, LateSync, SteppedClient, SteppedTiers, Stop, Walk
-from tests.model.tiers_sight import Row, World, check_postgres, check_warm, look_at_both
-from tests.model.tiers_truth import Call, Fate, Job, TiersTruth
+from tests.model.tiers_contents import Row, World, check_postgres, check_warm, read_both
+from tests.model.tiers_truth import Call, Job, JobStatus, TiersTruth
 
 NEAR_MS = HOUR_MS // 2  # waits in Valkey if there is room
 FAR_MS = HOUR_MS  # does not
@@ -202,20 +202,23 @@ class TiersMachine(RuleBasedStateMachine):
         self.arrive(self.late.pop(data.draw(st.integers(0, len(self.late) - 1), "which")))
         self.see()
 
-    def arrive(self, told: LateSync) -> None:
-        run(self.valkey, self.stubs.sync_cold(told.ref, told.numbers, told.gone))
+    def arrive(self, sync: LateSync) -> None:
+        run(self.valkey, self.stubs.sync_cold(sync.ref, sync.numbers, sync.gone))
 
     # Producers
 
     @rule(ref=refs, wanted=st.lists(wishes, min_size=1, max_size=6), stop=stops)
     def enqueue(self, ref: QueueRef, wanted: list[Wish], stop: Stop) -> None:
         jobs = [wish.job(ref, next(self.truth.numbers)) for wish in wanted]
-        call, before = self.truth.ask(ref, jobs), self.world
+        call, before = self.truth.begin_enqueue(ref, jobs), self.world
         self.walk(
-            "enqueue", lambda: self.client.enqueue_many(ref, jobs), stop, lambda walk: self.asked(walk, call, before)
+            "enqueue",
+            lambda: self.client.enqueue_many(ref, jobs),
+            stop,
+            lambda walk: self.finish_enqueue(walk, call, before),
         )
 
-    def asked(self, walk: Walk, call: Call, before: World) -> None:
+    def finish_enqueue(self, walk: Walk, call: Call, before: World) -> None:
         if walk.crashed:
             return self.truth.give_up(call)
         refused = isinstance(walk.error, SpillRefused)
@@ -231,7 +234,7 @@ class TiersMachine(RuleBasedStateMachine):
         rows = [row for row in before.rows.values() if row.ref == call.ref]
         sure = {row.job_id for row in rows if self.is_known_for_sure(row, before)}
         for job, was_accepted in zip(call.jobs, accepted, strict=True):
-            if job.new.id in named | sure | before.taken_ids(call.ref.environment):
+            if job.new.id in named | sure | before.list_used_ids(call.ref.environment):
                 assert not was_accepted, f"{job} was there already"
             elif job.new.id not in {row.job_id for row in rows}:
                 assert was_accepted, f"{job} was refused"
@@ -243,7 +246,7 @@ class TiersMachine(RuleBasedStateMachine):
     @rule(ref=refs, number=st.integers(1, IDS), stop=stops)
     def cancel(self, ref: QueueRef, number: int, stop: Stop) -> None:
         job_id = f"{REFS.index(ref)}:{number}"
-        if any(job.overdue and job.new.id == job_id for job in self.truth.with_fate(Fate.WAITING)):
+        if any(job.overdue and job.new.id == job_id for job in self.truth.list_with_status(JobStatus.WAITING)):
             return  # the reason of its end is unknown
         self.truth.cancelling[job_id] += 1
         before = self.world
@@ -306,7 +309,7 @@ class TiersMachine(RuleBasedStateMachine):
         answer = run(self.valkey, self.stubs.nack(0, [(job, delay_ms, "boom") for job in jobs]))
         for job in filter(None, held):
             self.truth.failed(job)
-        assert answer == [0 if job is None else 2 if job.fate is Fate.DEAD else 1 for job in held]
+        assert answer == [0 if job is None else 2 if job.status is JobStatus.DEAD else 1 for job in held]
         self.see()
 
     @precondition(lambda self: self.leases)
@@ -336,10 +339,10 @@ class TiersMachine(RuleBasedStateMachine):
         run(self.valkey, self.stubs.expire(0, 1000))
         self.see()
 
-    @precondition(lambda self: self.truth.with_fate(Fate.RUNNING))
+    @precondition(lambda self: self.truth.list_with_status(JobStatus.RUNNING))
     @rule(data=st.data())
     def workers_die(self, data: st.DataObject) -> None:
-        running = self.truth.with_fate(Fate.RUNNING)
+        running = self.truth.list_with_status(JobStatus.RUNNING)
         self.lose_leases(data.draw(st.lists(st.sampled_from(running), min_size=1, unique_by=id), "jobs"))
 
     def lose_leases(self, jobs: Sequence[Job]) -> None:
@@ -378,12 +381,12 @@ class TiersMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.paused)
     @rule(data=st.data())
     def a_ttl_ends(self, data: st.DataObject) -> None:
-        if mortal := [job for job in self.truth.with_fate(Fate.WAITING, Fate.RUNNING) if job.has_ttl]:
+        if mortal := [job for job in self.truth.list_with_status(JobStatus.WAITING, JobStatus.RUNNING) if job.has_ttl]:
             job = data.draw(st.sampled_from(mortal), "job")
             self.observer.execute("UPDATE cold_queue_entries SET expires_ms = 1 WHERE seq = %s", [job.row])
             if job.number in self.world.warm:
                 self.valkey.hset(keys.job(0, job.ref.environment, job.new.id), "expires", 1)
-                if job.fate is Fate.WAITING:
+                if job.status is JobStatus.WAITING:
                     self.valkey.zadd(keys.expiries(0), {keys.job_part(job.ref.environment, job.new.id): 1})
             job.overdue = True
             self.see()
@@ -495,7 +498,7 @@ class TiersMachine(RuleBasedStateMachine):
     # Checks
 
     def see(self) -> None:
-        self.world = look_at_both(self.valkey, self.observer, {ref.environment for ref in REFS})
+        self.world = read_both(self.valkey, self.observer, {ref.environment for ref in REFS})
         if self.tiers:
             self.truth.see(self.world)
             check_warm(self.world, [*REFS])
@@ -527,7 +530,7 @@ class TiersMachine(RuleBasedStateMachine):
             rows = [row for row in self.world.waiting_rows().values() if row.ref == ref]
             for row in rows:
                 assert row.delayed == (row.values["due_ms"] > now), row
-            held = [job for job in self.world.of(ref) if job.state != "dead"]
+            held = [job for job in self.world.list_jobs(ref) if job.state != "dead"]
             of_shard = sum(job.size for job in self.world.warm.values() if job.state != "dead")
             fullness = [len(held) / caps.items, sum(job.size for job in held) / caps.bytes]
             fullness += [of_shard / caps.shard_bytes] if caps.shard_bytes else []
@@ -535,7 +538,7 @@ class TiersMachine(RuleBasedStateMachine):
             waiting = sorted((row for row in rows if not row.delayed), key=rank)
             if not waiting:
                 if max(fullness) <= 0.8:
-                    assert not self.world.sight.sets.get(keys.cold(0), set()) & {keys.queue_part(ref).encode()}
+                    assert not self.world.contents.sets.get(keys.cold(0), set()) & {keys.queue_part(ref).encode()}
             elif refilled:
                 size, own = waiting[0].values["size"], sum(job.size for job in held)
                 fits = own + size <= caps.bytes
@@ -554,7 +557,7 @@ class TiersMachine(RuleBasedStateMachine):
         assert differences(Fold().add(read_events(self.valkey, 0)), states.values(), envs) == []
 
     def check_state(self, ref: QueueRef, state: QueueState) -> None:
-        warm, truth = self.world.of(ref), self.truth
+        warm, truth = self.world.list_jobs(ref), self.truth
         rows = [row for row in self.world.waiting_rows().values() if row.ref == ref]
         ready = [float(job.fields["due"]) for job in warm if job.state == "ready"]
         cold = [row.values["due_ms"] for row in rows if not row.delayed]
@@ -562,11 +565,11 @@ class TiersMachine(RuleBasedStateMachine):
             "depth": len(ready) + len(cold),
             "warm": len(ready),
             "cold": len(cold),
-            "scheduled": len(truth.of(ref, Fate.WAITING)) - len(ready) - len(cold),
-            "running": len(truth.of(ref, Fate.RUNNING)),
-            "bytes": sum(job.size for job in truth.of(ref, Fate.WAITING, Fate.RUNNING)),
+            "scheduled": len(truth.list_jobs(ref, JobStatus.WAITING)) - len(ready) - len(cold),
+            "running": len(truth.list_jobs(ref, JobStatus.RUNNING)),
+            "bytes": sum(job.size for job in truth.list_jobs(ref, JobStatus.WAITING, JobStatus.RUNNING)),
             "cold_bytes": sum(row.values["size"] for row in rows),
-            "dead": len(truth.of(ref, Fate.DEAD)),
+            "dead": len(truth.list_jobs(ref, JobStatus.DEAD)),
             "oldest_ms": min(map(int, ready + cold), default=None),
             "odometers": {op.value: total for op, total in truth.counts.get(ref, {}).items() if total},
         }
@@ -576,28 +579,28 @@ class TiersMachine(RuleBasedStateMachine):
         """Work until nothing waits. Every job that was accepted has come to one end."""
         self.recover()
         for _ in range(3 * len(self.truth.jobs) + 3):
-            if not (alive := self.truth.with_fate(Fate.WAITING, Fate.RUNNING)):
+            if not (alive := self.truth.list_with_status(JobStatus.WAITING, JobStatus.RUNNING)):
                 break
             self.make_due(self.delayed_jobs())
             self.see()
             self.sweeper_turns()
-            if running := [job for job in alive if job.fate is Fate.RUNNING]:
+            if running := [job for job in alive if job.status is JobStatus.RUNNING]:
                 self.lose_leases(running)
             self.leases = []
             self.dequeue(50)
             if self.leases:
                 self.report_done(self.leases, keep=False)
             self.sweep(0, NOWHERE)
-        assert not self.truth.with_fate(Fate.WAITING, Fate.RUNNING), "stranded"
+        assert not self.truth.list_with_status(JobStatus.WAITING, JobStatus.RUNNING), "stranded"
         self.recover()
         assert not self.world.rows
         for state in read_states(self.valkey, 1):
             total = {op: state.odometers.get(op, 0) for op in Op}
-            aside = len(self.truth.of(state.ref, Fate.ASIDE))
+            quarantined = len(self.truth.list_jobs(state.ref, JobStatus.QUARANTINED))
             dead = total[Op.BURY] - total[Op.REDRIVE]
             assert (state.depth, state.scheduled, state.running, state.cold_mode) == (0, 0, 0, False)
             # A job that was quarantined after it was redriven is no longer among the dead.
-            assert total[Op.ENQUEUE] == total[Op.ACK] + dead + total[Op.EXPIRE] + total[Op.CANCEL] + aside
+            assert total[Op.ENQUEUE] == total[Op.ACK] + dead + total[Op.EXPIRE] + total[Op.CANCEL] + quarantined
 
 
 def rank(row: Row) -> tuple[int, float, int]:

@@ -1,4 +1,4 @@
-"""The fate of every job that a producer ever enqueued, in two tiers: a plain model, written from the design.
+"""The status of every job that a producer ever enqueued, in two tiers: a plain model, written from the design.
 
 It receives what producers, workers and operators did, and after each step the contents of both servers. From the two
 it decides what happened to each job, and refuses what must not happen: a job that is nowhere, in two places, comes
@@ -17,11 +17,11 @@ from headrace.model.event import Op
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue.scripts import WarmCaps
-from tests.model.tiers_sight import Row, Warm, World, number_of
+from tests.model.tiers_contents import Row, Warm, World, parse_number
 
 
-class Fate(Enum):
-    ASKED = "a producer has enqueued it and has no reply yet"
+class JobStatus(Enum):
+    SENT = "a producer has enqueued it and has no reply yet"
     REFUSED = "it was not accepted"
     WAITING = "accepted, and not leased"
     RUNNING = "a worker has it"
@@ -29,11 +29,11 @@ class Fate(Enum):
     DONE = "done"
     EXPIRED = "its TTL was over"
     CANCELLED = "cancelled"
-    ASIDE = "quarantined: another job of its id was in Valkey when its turn came"
+    QUARANTINED = "quarantined: another job of its id was in Valkey when its turn came"
 
 
-ENDED = frozenset({Fate.DONE, Fate.EXPIRED, Fate.CANCELLED, Fate.ASIDE})
-IS_IN_VALKEY = {Fate.WAITING: ("ready", "scheduled"), Fate.RUNNING: ("running",), Fate.DEAD: ("dead",)}
+ENDED = frozenset({JobStatus.DONE, JobStatus.EXPIRED, JobStatus.CANCELLED, JobStatus.QUARANTINED})
+IS_IN_VALKEY = {JobStatus.WAITING: ("ready", "scheduled"), JobStatus.RUNNING: ("running",), JobStatus.DEAD: ("dead",)}
 
 
 @dataclass(repr=False)
@@ -41,8 +41,8 @@ class Job:
     number: int
     ref: QueueRef
     new: NewJob
-    asked_at: int  # by the model's own clock, which ticks once per step
-    fate: Fate = Fate.ASKED
+    sent_at: int  # by the model's own clock, which ticks once per step
+    status: JobStatus = JobStatus.SENT
     accepted_at: int = 0
     attempts: int = 0
     lease: str = ""
@@ -58,7 +58,7 @@ class Job:
         return len(self.new.payload)
 
     def __repr__(self) -> str:
-        return f"job {self.number} ({self.new.id}, {self.fate.name})"
+        return f"job {self.number} ({self.new.id}, {self.status.name})"
 
 
 @dataclass
@@ -82,33 +82,33 @@ class TiersTruth:
 
     # What people do
 
-    def ask(self, ref: QueueRef, jobs: Iterable[NewJob]) -> Call:
-        asked = [Job(number_of(new.payload), ref, new, self.now, has_ttl=new.ttl_ms is not None) for new in jobs]
-        for job in asked:
+    def begin_enqueue(self, ref: QueueRef, jobs: Iterable[NewJob]) -> Call:
+        sent = [Job(parse_number(new.payload), ref, new, self.now, has_ttl=new.ttl_ms is not None) for new in jobs]
+        for job in sent:
             job.takes_its_turn = job.new.delay_ms == 0
             self.jobs[job.number] = job
         self.counts.setdefault(ref, Counter())
-        return Call(ref, asked)
+        return Call(ref, sent)
 
     def answer(self, call: Call, accepted: Sequence[bool]) -> None:
         """The producer heard which of its jobs were accepted. (What is there was seen before this.)"""
         for job, was_accepted in zip(call.jobs, accepted, strict=True):
-            assert was_accepted == (job.fate is not Fate.ASKED), f"{job}: answered {was_accepted}"
+            assert was_accepted == (job.status is not JobStatus.SENT), f"{job}: answered {was_accepted}"
         self.give_up(call)
 
     def give_up(self, call: Call) -> None:
         """What is not there by now was not accepted, and must never come."""
         for job in call.jobs:
-            if job.fate is Fate.ASKED:
-                job.fate = Fate.REFUSED
+            if job.status is JobStatus.SENT:
+                job.status = JobStatus.REFUSED
 
     def start(self, leased: LeasedJob) -> None:
-        job = self.jobs[number_of(leased.payload)]
-        assert job.fate is Fate.WAITING, f"{job} was handed out"
+        job = self.jobs[parse_number(leased.payload)]
+        assert job.status is JobStatus.WAITING, f"{job} was handed out"
         assert not job.overdue, f"{job} was handed out after its TTL"
         assert (leased.queue, leased.id, leased.attempt) == (job.ref, job.new.id, job.attempts + 1)
         self._check_order(job)
-        job.fate, job.attempts, job.lease, job.was_delivered = Fate.RUNNING, leased.attempt, leased.lease, True
+        job.status, job.attempts, job.lease, job.was_delivered = JobStatus.RUNNING, leased.attempt, leased.lease, True
         self._count(job, Op.DEQUEUE)
 
     def _check_order(self, job: Job) -> None:
@@ -118,40 +118,40 @@ class TiersTruth:
             return
         for other in self.jobs.values():
             same = other.ref == job.ref and other.new.priority == job.new.priority
-            if same and other.fate is Fate.WAITING and other.takes_its_turn and not other.overdue:
-                assert not other.accepted_at < job.asked_at, f"{job} overtook {other}"
+            if same and other.status is JobStatus.WAITING and other.takes_its_turn and not other.overdue:
+                assert not other.accepted_at < job.sent_at, f"{job} overtook {other}"
 
     def held(self, leased: LeasedJob) -> Job | None:
-        job = self.jobs[number_of(leased.payload)]
-        return job if job.fate is Fate.RUNNING and job.lease == leased.lease else None
+        job = self.jobs[parse_number(leased.payload)]
+        return job if job.status is JobStatus.RUNNING and job.lease == leased.lease else None
 
     def done(self, job: Job) -> None:
-        job.fate = Fate.DONE
+        job.status = JobStatus.DONE
         self._count(job, Op.ACK)
 
     def failed(self, job: Job, *, buried: bool = False) -> None:
         if buried or job.attempts >= job.new.max_attempts:
             self._bury(job)
         else:
-            job.fate, job.takes_its_turn = Fate.WAITING, False
+            job.status, job.takes_its_turn = JobStatus.WAITING, False
             self._count(job, Op.NACK)
 
     def lost_its_worker(self, job: Job) -> None:
         if job.attempts >= job.new.max_attempts:
             self._bury(job)
         else:
-            job.fate, job.takes_its_turn = Fate.WAITING, False
+            job.status, job.takes_its_turn = JobStatus.WAITING, False
             self._count(job, Op.RECLAIM)
 
     def released(self, job: Job) -> None:
         self._count(job, Op.RELEASE)
 
     def cancelled(self, job: Job) -> None:
-        job.fate = Fate.CANCELLED
+        job.status = JobStatus.CANCELLED
         self._count(job, Op.CANCEL)
 
     def _bury(self, job: Job) -> None:
-        job.fate = Fate.DEAD
+        job.status = JobStatus.DEAD
         self._count(job, Op.BURY)
 
     def _count(self, job: Job, op: Op) -> None:
@@ -162,7 +162,7 @@ class TiersTruth:
     def see(self, world: World) -> None:
         """Learn what happened since the last step, and refuse what must not."""
         self.now += 1
-        for number in {*world.warm, *world.rows, *world.dead, *world.aside}:
+        for number in {*world.warm, *world.rows, *world.dead, *world.quarantined}:
             assert number in self.jobs, f"{number} came from nowhere"
         for job in self.jobs.values():
             self._see(job, world)
@@ -176,31 +176,31 @@ class TiersTruth:
             row = None  # it is in Valkey, or was: only the row is left
         if warm and row:
             assert warm.state == "dead", f"{job} is in both tiers"
-        if job.fate in (Fate.ASKED, Fate.REFUSED):
+        if job.status in (JobStatus.SENT, JobStatus.REFUSED):
             if warm or row:
                 self._accepted(job, row, world)
             return
         if warm and job.row and not job.placed:
             self._placed(job)
-        if job.fate is Fate.WAITING:
+        if job.status is JobStatus.WAITING:
             self._see_waiting(job, warm, row, world)
-        elif job.fate is Fate.RUNNING:
+        elif job.status is JobStatus.RUNNING:
             assert warm, f"{job} is lost"
             assert not row, f"{job} waits as well"
-        elif job.fate is Fate.DEAD:
+        elif job.status is JobStatus.DEAD:
             self._see_dead(job, warm, row, world)
         else:
             assert not warm, f"{job} is in Valkey"
             assert not row, f"{job} is in PostgreSQL"
-        if warm and job.fate in IS_IN_VALKEY:
-            assert warm.state in IS_IN_VALKEY[job.fate], f"{job} is {warm.state}"
-        assert (job.number in world.aside) == (job.fate is Fate.ASIDE), f"{job}"
+        if warm and job.status in IS_IN_VALKEY:
+            assert warm.state in IS_IN_VALKEY[job.status], f"{job} is {warm.state}"
+        assert (job.number in world.quarantined) == (job.status is JobStatus.QUARANTINED), f"{job}"
         if job.number in world.dead:
-            assert job.fate is Fate.DEAD, f"{job} is dead as well"
+            assert job.status is JobStatus.DEAD, f"{job} is dead as well"
 
     def _accepted(self, job: Job, row: Row | None, world: World) -> None:
-        assert job.fate is Fate.ASKED, f"{job} is there"
-        job.fate, job.accepted_at = Fate.WAITING, self.now
+        assert job.status is JobStatus.SENT, f"{job} is there"
+        job.status, job.accepted_at = JobStatus.WAITING, self.now
         self._count(job, Op.ENQUEUE)
         if row:
             job.row = row.seq
@@ -215,14 +215,14 @@ class TiersTruth:
             assert row.seq == job.row, f"{job} has another row"
         if warm or row:
             return
-        if job.number in world.aside:
+        if job.number in world.quarantined:
             assert job.row
             assert not job.placed
-            assert job.new.id in world.taken_ids(job.ref.environment), f"{job} was quarantined without need"
+            assert job.new.id in world.list_used_ids(job.ref.environment), f"{job} was quarantined without need"
             assert job.number not in world.warm, f"{job} was quarantined although it is in Valkey"
-            job.fate = Fate.ASIDE
+            job.status = JobStatus.QUARANTINED
         elif job.overdue:
-            job.fate = Fate.EXPIRED
+            job.status = JobStatus.EXPIRED
             self._count(job, Op.EXPIRE)
         else:
             assert self.cancelling[job.new.id], f"{job} is lost"
@@ -234,7 +234,8 @@ class TiersTruth:
             assert self.redriving[job.ref], f"{job} waits again"
             assert not dead, f"{job} is dead as well"
             assert not warm, f"{job} is dead in Valkey as well"
-            job.fate, job.row, job.placed, job.attempts, job.takes_its_turn = Fate.WAITING, row.seq, False, 0, False
+            job.status, job.row, job.placed = JobStatus.WAITING, row.seq, False
+            job.attempts, job.takes_its_turn = 0, False
             job.overdue = job.has_ttl = False
             self._count(job, Op.REDRIVE)
             return
@@ -257,8 +258,8 @@ class TiersTruth:
 
     # Looking
 
-    def of(self, ref: QueueRef, *fates: Fate) -> list[Job]:
-        return [job for job in self.jobs.values() if job.ref == ref and job.fate in fates]
+    def list_jobs(self, ref: QueueRef, *statuses: JobStatus) -> list[Job]:
+        return [job for job in self.jobs.values() if job.ref == ref and job.status in statuses]
 
-    def with_fate(self, *fates: Fate) -> list[Job]:
-        return [job for job in self.jobs.values() if job.fate in fates]
+    def list_with_status(self, *statuses: JobStatus) -> list[Job]:
+        return [job for job in self.jobs.values() if job.status in statuses]

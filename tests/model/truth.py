@@ -103,33 +103,35 @@ class Truth:
 
     # Looking
 
-    def of(self, ref: QueueRef, state: JobState) -> list[Job]:
+    def list_jobs(self, ref: QueueRef, state: JobState) -> list[Job]:
         return [job for job in self.jobs.values() if job.queue == ref and job.state == state]
 
-    def of_env(self, env: EnvRef, state: JobState) -> list[Job]:
+    def list_env_jobs(self, env: EnvRef, state: JobState) -> list[Job]:
         return [job for job in self.jobs.values() if job.queue.environment == env and job.state == state]
 
-    def of_shard(self, shard: int, *states: JobState) -> list[Job]:
-        return [job for job in self.jobs.values() if self.shard_of(job) == shard and job.state in states]
+    def list_shard_jobs(self, shard: int, *states: JobState) -> list[Job]:
+        return [job for job in self.jobs.values() if self.find_shard(job) == shard and job.state in states]
 
-    def shard_of(self, job: Job) -> int:
+    def find_shard(self, job: Job) -> int:
         return job.queue.environment.shard(self.shards)
 
     def in_order(self, ref: QueueRef) -> list[Job]:
         """The jobs of a queue that wait for their turn, next first."""
-        return sorted(self.of(ref, JobState.READY), key=lambda job: (-job.new.priority, job.due_ms, job.member))
+        return sorted(self.list_jobs(ref, JobState.READY), key=lambda job: (-job.new.priority, job.due_ms, job.member))
 
     def oldest(self, ref: QueueRef) -> float | None:
-        return min((job.due_ms for job in self.of(ref, JobState.READY)), default=None)
+        return min((job.due_ms for job in self.list_jobs(ref, JobState.READY)), default=None)
 
     def full(self, env: EnvRef) -> bool:
-        return len(self.of_env(env, JobState.RUNNING)) >= self.envs[env].most
+        return len(self.list_env_jobs(env, JobState.RUNNING)) >= self.envs[env].most
 
     def may_run(self, ref: QueueRef) -> bool:
         """Whether the queue itself has a job to start; its environment may be full all the same."""
-        queue, running = self.queues[ref], len(self.of(ref, JobState.RUNNING))
+        queue, running = self.queues[ref], len(self.list_jobs(ref, JobState.RUNNING))
         limits = [limit for limit in (queue.limit, self.envs[ref.environment].limit) if limit is not None]
-        return not queue.paused and all(running < limit for limit in limits) and bool(self.of(ref, JobState.READY))
+        return (
+            not queue.paused and all(running < limit for limit in limits) and bool(self.list_jobs(ref, JobState.READY))
+        )
 
     def runnable(self, env: EnvRef) -> list[QueueRef]:
         return [ref for ref in self.queues if ref.environment == env and self.may_run(ref)]
@@ -139,7 +141,7 @@ class Truth:
         return job if job and job.state is JobState.RUNNING and job.lease == leased.lease else None
 
     def dead(self, ref: QueueRef) -> list[Job]:
-        return sorted(self.of(ref, JobState.DEAD), key=lambda job: (job.buried_ms, job.member))
+        return sorted(self.list_jobs(ref, JobState.DEAD), key=lambda job: (job.buried_ms, job.member))
 
     def alive(self) -> list[Job]:
         """Those that count toward the caps: they wait or run."""
@@ -155,7 +157,7 @@ class Truth:
         return not new or (self._dead_leave_room(ref, added) and self._fits(ref, len(new), added))
 
     def dead_bytes(self, ref: QueueRef) -> int:
-        return sum(job.size + DEAD_OVERHEAD for job in self.of(ref, JobState.DEAD))
+        return sum(job.size + DEAD_OVERHEAD for job in self.list_jobs(ref, JobState.DEAD))
 
     def _dead_leave_room(self, ref: QueueRef, added: int) -> bool:
         """Dead jobs count toward the bytes of their queue: there is no PostgreSQL here."""
@@ -166,7 +168,7 @@ class Truth:
 
     def _fits(self, ref: QueueRef, count: int, added: int) -> bool:
         held = [job for job in self.alive() if job.queue == ref]
-        of_shard = sum(job.size for job in self.alive() if self.shard_of(job) == ref.environment.shard(self.shards))
+        of_shard = sum(job.size for job in self.alive() if self.find_shard(job) == ref.environment.shard(self.shards))
         own = self.queues[ref].caps if ref in self.queues else None
         items, size = own or (self.caps.items, self.caps.bytes)
         fits = len(held) + count <= items and sum(job.size for job in held) + added <= size
@@ -300,10 +302,10 @@ class Truth:
     def _check_limits(self, leased: Sequence[Job]) -> None:
         """What has just been started is within every limit. (A limit that was lowered ends no job.)"""
         for ref in {job.queue for job in leased}:
-            running, env = len(self.of(ref, JobState.RUNNING)), self.envs[ref.environment]
+            running, env = len(self.list_jobs(ref, JobState.RUNNING)), self.envs[ref.environment]
             assert running <= (NEVER if (limit := self.queues[ref].limit) is None else limit)
             assert running <= (NEVER if env.limit is None else env.limit)
-            assert len(self.of_env(ref.environment, JobState.RUNNING)) <= env.most
+            assert len(self.list_env_jobs(ref.environment, JobState.RUNNING)) <= env.most
 
     def _move_clock(self, shard: int, clock: int, before: dict[EnvRef, int], after: dict[EnvRef, int]) -> None:
         """The clock is the score of a served environment that was the first of all, at the time it was served."""
@@ -373,7 +375,7 @@ class Truth:
     # Sweeper
 
     def reclaim(self, shard: int, at_most: int) -> int:
-        running = self.of_shard(shard, JobState.RUNNING)
+        running = self.list_shard_jobs(shard, JobState.RUNNING)
         lapsed = [job for job in running if job.lease_ends_ms is not NEVER]
         lapsed.sort(key=lambda job: (job.lease_ends_ms, job.shard_member))
         for job in lapsed[:at_most]:
@@ -391,7 +393,7 @@ class Truth:
         return len(lapsed[:at_most])
 
     def release(self, shard: int, at_most: int, now_ms: float) -> int:
-        due = [job for job in self.of_shard(shard, JobState.SCHEDULED) if job.due_ms <= now_ms]
+        due = [job for job in self.list_shard_jobs(shard, JobState.SCHEDULED) if job.due_ms <= now_ms]
         due.sort(key=lambda job: (job.due_ms, job.shard_member))
         for job in due[:at_most]:
             job.state = JobState.READY
@@ -399,7 +401,7 @@ class Truth:
         return len(due[:at_most])
 
     def expire(self, shard: int, at_most: int, now_ms: float) -> int:
-        waiting = self.of_shard(shard, JobState.READY, JobState.SCHEDULED)
+        waiting = self.list_shard_jobs(shard, JobState.READY, JobState.SCHEDULED)
         over = [job for job in waiting if job.overdue(now_ms)]
         over.sort(key=lambda job: (job.expires_ms or 0, job.shard_member))
         for job in over[:at_most]:
@@ -408,7 +410,7 @@ class Truth:
 
     def needs_maintenance(self, shard: int, now_ms: float) -> bool:
         """Whether a lease or TTL has ended, or a job is due, and nothing was done about it."""
-        jobs = self.of_shard(shard, JobState.READY, JobState.SCHEDULED, JobState.RUNNING)
+        jobs = self.list_shard_jobs(shard, JobState.READY, JobState.SCHEDULED, JobState.RUNNING)
         return any(
             (job.state is JobState.RUNNING and job.lease_ends_ms is not NEVER)
             or (job.state is JobState.SCHEDULED and job.due_ms <= now_ms)

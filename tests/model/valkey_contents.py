@@ -1,6 +1,6 @@
 """What Valkey really holds, key by key, and the comparison with the model.
 
-`Sight` is read in a few round trips; `expected` writes down the same keys from the model. Both must be equal,
+`ValkeyContents` is read in a few round trips; `expected` writes down the same keys from the model. Both must be equal,
 so there is no unknown key, no job in two places and no index entry that may not run.
 """
 
@@ -22,19 +22,19 @@ Fields = dict[str, str]
 
 
 @dataclass
-class Sight:
+class ValkeyContents:
     sorted_sets: dict[str, Members] = field(default_factory=dict[str, Members])
     sets: dict[str, set[bytes]] = field(default_factory=dict[str, set[bytes]])
     hashes: dict[str, Fields] = field(default_factory=dict[str, Fields])
     strings: dict[str, bytes] = field(default_factory=dict[str, bytes])
 
 
-def kind_of(name: str) -> str:
+def parse_kind(name: str) -> str:
     """`job` for `hr:{0}:job:…`, whatever names follow."""
     return name.partition("}:")[2].partition(":")[0]
 
 
-def look(client: Valkey) -> Sight:
+def read_contents(client: Valkey) -> ValkeyContents:
     names = sorted(cast("list[bytes]", client.keys()))
     types = client.pipeline(transaction=False)
     for name in names:
@@ -43,10 +43,10 @@ def look(client: Valkey) -> Sight:
     values = client.pipeline(transaction=False)
     for name, kind in zip(names, kinds, strict=True):
         READ[kind](values, name)
-    sight = Sight()
+    contents = ValkeyContents()
     for name, kind, value in zip(names, kinds, values.execute(), strict=True):
-        _put(sight, name.decode(), kind, value)
-    return sight
+        _put(contents, name.decode(), kind, value)
+    return contents
 
 
 READ: dict[str, Any] = {
@@ -58,34 +58,34 @@ READ: dict[str, Any] = {
 }
 
 
-def _put(sight: Sight, name: str, kind: str, value: Any) -> None:
+def _put(contents: ValkeyContents, name: str, kind: str, value: Any) -> None:
     if kind == "zset":
-        sight.sorted_sets[name] = {member: float(score) for member, score in value}
+        contents.sorted_sets[name] = {member: float(score) for member, score in value}
     elif kind == "set":
-        sight.sets[name] = set(value)
+        contents.sets[name] = set(value)
     elif kind == "hash":
-        sight.hashes[name] = {field.decode(): text.decode() for field, text in value.items()}
+        contents.hashes[name] = {field.decode(): text.decode() for field, text in value.items()}
     elif kind == "string":
-        sight.strings[name] = value
+        contents.strings[name] = value
 
 
-def check(client: Valkey, truth: Truth) -> Sight:
+def check(client: Valkey, truth: Truth) -> ValkeyContents:
     """Every invariant that holds between two commands."""
-    sight = look(client)
-    check_jobs_are_in_one_place(sight)
+    contents = read_contents(client)
+    check_jobs_are_in_one_place(contents)
     for shard in range(truth.shards):
-        check_classes(sight, truth, shard)
-    check_sorted_sets(sight, truth)
-    check_hashes(sight, truth)
-    check_strings_and_sets(sight, truth)
+        check_classes(contents, truth, shard)
+    check_sorted_sets(contents, truth)
+    check_hashes(contents, truth)
+    check_strings_and_sets(contents, truth)
     check_states(client, truth)
-    return sight
+    return contents
 
 
-def check_jobs_are_in_one_place(sight: Sight) -> None:
+def check_jobs_are_in_one_place(contents: ValkeyContents) -> None:
     """Without the model: each job is in exactly one of the places, and its state names that place."""
-    places: dict[str, list[JobState]] = {name: [] for name in sight.hashes if kind_of(name) == "job"}
-    for name, members in sight.sorted_sets.items():
+    places: dict[str, list[JobState]] = {name: [] for name in contents.hashes if parse_kind(name) == "job"}
+    for name, members in contents.sorted_sets.items():
         prefix, _, rest = name.partition("}:")
         for member in members:
             if rest == "leases":
@@ -98,21 +98,21 @@ def check_jobs_are_in_one_place(sight: Sight) -> None:
                 if parts[5] in ("dead", "ready"):
                     places[job].append(JobState(parts[5]))
     for name, found in places.items():
-        assert [state.value for state in found] == [sight.hashes[name]["state"]], name
+        assert [state.value for state in found] == [contents.hashes[name]["state"]], name
 
 
-def check_classes(sight: Sight, truth: Truth, shard: int) -> None:
+def check_classes(contents: ValkeyContents, truth: Truth, shard: int) -> None:
     """Each queue that may run is in its class, or parked while its environment is full; nothing else is."""
     prefix = keys.prefix(shard)
     classes = {
         (member.decode(), name.removeprefix(f"{prefix}class:"))
-        for name, members in sight.sorted_sets.items()
+        for name, members in contents.sorted_sets.items()
         if name.startswith(f"{prefix}class:")
         for member in members
     }
     parked = {
         (name.removeprefix(f"{prefix}env:").removesuffix(":parked"), member.decode())
-        for name, members in sight.sets.items()
+        for name, members in contents.sets.items()
         if name.startswith(f"{prefix}env:") and name.endswith(":parked")
         for member in members
     }
@@ -126,7 +126,7 @@ def check_classes(sight: Sight, truth: Truth, shard: int) -> None:
     assert classes | parked == expected
 
 
-def check_sorted_sets(sight: Sight, truth: Truth) -> None:
+def check_sorted_sets(contents: ValkeyContents, truth: Truth) -> None:
     expected: dict[str, Members] = {}
 
     def add(key: str, member: bytes, score: float) -> None:
@@ -140,7 +140,7 @@ def check_sorted_sets(sight: Sight, truth: Truth) -> None:
         if truth.may_run(ref) and oldest is not None:
             add(keys.env_queues(shard, ref.environment), keys.encode(ref.queue).encode(), oldest)
     for job in truth.jobs.values():
-        ref, shard = job.queue, truth.shard_of(job)
+        ref, shard = job.queue, truth.find_shard(job)
         if job.state is JobState.READY:
             add(keys.ready(shard, ref, job.new.priority), job.member, job.due_ms)
             add(keys.detail(shard, ref, job.detail), job.member, job.due_ms)
@@ -154,7 +154,7 @@ def check_sorted_sets(sight: Sight, truth: Truth) -> None:
             add(keys.dead(shard, ref), job.member, job.buried_ms)
         if job.waits and job.expires_ms is not None:
             add(keys.expiries(shard), job.shard_member, job.expires_ms)
-    found = {name: members for name, members in sight.sorted_sets.items() if kind_of(name) != "class"}
+    found = {name: members for name, members in contents.sorted_sets.items() if parse_kind(name) != "class"}
     for shard in range(truth.shards):
         ends = found.get(keys.leases(shard), {})
         for member, end in ends.items():  # a lease that ends in the far future is as good as any other
@@ -162,14 +162,14 @@ def check_sorted_sets(sight: Sight, truth: Truth) -> None:
     assert found == expected
 
 
-def check_hashes(sight: Sight, truth: Truth) -> None:
+def check_hashes(contents: ValkeyContents, truth: Truth) -> None:
     expected: dict[str, Fields] = {}
-    for env, told in truth.envs.items():
+    for env, settings in truth.envs.items():
         fields = {"depth": _count(truth, env, JobState.READY), "running": _count(truth, env, JobState.RUNNING)}
         own = [job for job in truth.alive() if job.queue.environment == env]
         fields["bytes"], fields["jobs"] = str(sum(job.size for job in own)), str(len(own))
-        fields |= {} if told.limit is None else {"limit": str(told.limit)}
-        fields |= {} if told.burst is None else {"burst": f"{told.burst:g}"}
+        fields |= {} if settings.limit is None else {"limit": str(settings.limit)}
+        fields |= {} if settings.burst is None else {"burst": f"{settings.burst:g}"}
         expected[keys.env(env.shard(truth.shards), env)] = fields
     for job in truth.jobs.values():
         fields = {"Q": keys.encode(job.queue.queue), "state": job.state.value, "size": str(job.size)}
@@ -180,28 +180,28 @@ def check_hashes(sight: Sight, truth: Truth) -> None:
         fields |= {"delivery": job.lease} if job.lease else {}
         fields |= {"unbegun": job.unbegun} if job.unbegun else {}
         fields |= {"detail": job.detail}
-        expected[keys.job(truth.shard_of(job), *job.key)] = fields
+        expected[keys.job(truth.find_shard(job), *job.key)] = fields
     found: dict[str, Fields] = {}
-    for name, fields in sight.hashes.items():
-        if kind_of(name) in ("job", "env"):
+    for name, fields in contents.hashes.items():
+        if parse_kind(name) in ("job", "env"):
             found[name] = {field: text for field, text in fields.items() if field not in ("due", "counted")}
     assert found == expected
     queues = {keys.queue(_shard(truth, ref), ref) for ref in truth.queues}
-    assert {name for name in sight.hashes if kind_of(name) == "q"} == queues
-    check_queues(sight, truth)
+    assert {name for name in contents.hashes if parse_kind(name) == "q"} == queues
+    check_queues(contents, truth)
     metas = {keys.meta(shard): shard for shard in range(truth.shards)}
-    assert {name for name in sight.hashes if name not in found and name not in queues} <= set(metas)
+    assert {name for name in contents.hashes if name not in found and name not in queues} <= set(metas)
     for meta, shard in metas.items():
-        used = sum(job.size for job in truth.alive() if truth.shard_of(job) == shard)
-        assert int(sight.hashes.get(meta, {}).get("bytes", 0)) == used
+        used = sum(job.size for job in truth.alive() if truth.find_shard(job) == shard)
+        assert int(contents.hashes.get(meta, {}).get("bytes", 0)) == used
 
 
-def check_queues(sight: Sight, truth: Truth) -> None:
+def check_queues(contents: ValkeyContents, truth: Truth) -> None:
     """The numbers of each queue as they are stored; `check_states` looks at what others make of them."""
     for ref, queue in truth.queues.items():
-        fields = sight.hashes[keys.queue(_shard(truth, ref), ref)]
+        fields = contents.hashes[keys.queue(_shard(truth, ref), ref)]
         alive = [job for job in truth.alive() if job.queue == ref]
-        expected = {name: str(len(truth.of(ref, state))) for name, state in STORED.items()}
+        expected = {name: str(len(truth.list_jobs(ref, state))) for name, state in STORED.items()}
         expected["warm_bytes"] = str(sum(job.size for job in alive))
         expected["dead_bytes"] = str(truth.dead_bytes(ref))
         assert {name: fields[name] for name in expected} == expected, ref
@@ -212,21 +212,21 @@ def check_queues(sight: Sight, truth: Truth) -> None:
 STORED = {"ready": JobState.READY, "warm_scheduled": JobState.SCHEDULED, "running": JobState.RUNNING}
 
 
-def check_strings_and_sets(sight: Sight, truth: Truth) -> None:
-    bodies = {keys.body(truth.shard_of(job), *job.key): job.new.payload for job in truth.jobs.values()}
+def check_strings_and_sets(contents: ValkeyContents, truth: Truth) -> None:
+    bodies = {keys.body(truth.find_shard(job), *job.key): job.new.payload for job in truth.jobs.values()}
     bodies |= {keys.body(env.shard(truth.shards), env, job_id): b"" for env, job_id in truth.kept}
-    assert {name: body.partition(b"\n")[2] for name, body in sight.strings.items()} == bodies
+    assert {name: body.partition(b"\n")[2] for name, body in contents.strings.items()} == bodies
     sets: dict[str, set[bytes]] = {}
     for ref in truth.queues:
         shard = _shard(truth, ref)
         sets.setdefault(keys.queues(shard), set()).add(keys.queue_part(ref).encode())
         sets.setdefault(keys.env_names(shard, ref.environment), set()).add(keys.encode(ref.queue).encode())
         sets.setdefault(keys.environments(shard), set()).add(keys.env_part(ref.environment).encode())
-        for job in truth.of(ref, JobState.READY):
+        for job in truth.list_jobs(ref, JobState.READY):
             sets.setdefault(keys.details(shard, ref), set()).add(job.detail.encode())
         if truth.queues[ref].counts[Op.BURY]:  # until a mover moves its dead jobs, and there is none here
             sets.setdefault(keys.buried(shard), set()).add(keys.queue_part(ref).encode())
-    assert {name: members for name, members in sight.sets.items() if not name.endswith(":parked")} == sets
+    assert {name: members for name, members in contents.sets.items() if not name.endswith(":parked")} == sets
 
 
 def check_states(client: Valkey, truth: Truth) -> None:
@@ -237,14 +237,14 @@ def check_states(client: Valkey, truth: Truth) -> None:
         state, oldest = states[ref], truth.oldest(ref)
         alive = [job for job in truth.alive() if job.queue == ref]
         expected = {
-            "warm": len(truth.of(ref, JobState.READY)),
+            "warm": len(truth.list_jobs(ref, JobState.READY)),
             "cold": 0,
             "cold_bytes": 0,
             "cold_mode": False,
-            "depth": len(truth.of(ref, JobState.READY)),
-            "scheduled": len(truth.of(ref, JobState.SCHEDULED)),
-            "running": len(truth.of(ref, JobState.RUNNING)),
-            "dead": len(truth.of(ref, JobState.DEAD)),
+            "depth": len(truth.list_jobs(ref, JobState.READY)),
+            "scheduled": len(truth.list_jobs(ref, JobState.SCHEDULED)),
+            "running": len(truth.list_jobs(ref, JobState.RUNNING)),
+            "dead": len(truth.list_jobs(ref, JobState.DEAD)),
             "bytes": sum(job.size for job in alive),
             "oldest_ms": None if oldest is None else int(oldest),
             "limit": queue.limit,
@@ -260,4 +260,4 @@ def _shard(truth: Truth, ref: QueueRef) -> int:
 
 
 def _count(truth: Truth, env: EnvRef, state: JobState) -> str:
-    return str(len(truth.of_env(env, state)))
+    return str(len(truth.list_env_jobs(env, state)))

@@ -13,13 +13,13 @@ from headrace.model.names import EnvRef, QueueRef
 from headrace.postgres.connect import Connection, dict_row
 from headrace.queue import keys
 from headrace.valkey.connect import Valkey
-from tests.model.sight import Fields, Sight, look
+from tests.model.valkey_contents import Fields, ValkeyContents, read_contents
 
 QUEUES = "SELECT * FROM cold_queues"
 DETAILS = "SELECT queue_id, task, flow, flow_type, waiting FROM cold_details WHERE waiting <> 0"
 ROWS = "SELECT * FROM cold_queue_entries"
 DEAD = "SELECT * FROM dead_jobs"
-ASIDE = "SELECT * FROM cold_quarantine"
+QUARANTINED = "SELECT * FROM cold_quarantine"
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ class Row:
 
 @dataclass
 class World:
-    sight: Sight
+    contents: ValkeyContents
     warm: dict[int, Warm] = field(default_factory=dict[int, Warm])
     rows: dict[int, Row] = field(default_factory=dict[int, Row])
     dead: dict[int, Row] = field(default_factory=dict[int, Row])
-    aside: dict[int, Row] = field(default_factory=dict[int, Row])
+    quarantined: dict[int, Row] = field(default_factory=dict[int, Row])
     moving: set[int] = field(default_factory=set[int])
     queues: dict[QueueRef, dict[str, Any]] = field(default_factory=dict[QueueRef, dict[str, Any]])
     details: Counter[tuple[Any, ...]] = field(default_factory=Counter[tuple[Any, ...]])
@@ -70,33 +70,35 @@ class World:
         """Those that are in PostgreSQL only: the others are in Valkey, and their rows about to be deleted."""
         return {number: row for number, row in self.rows.items() if row.seq not in self.moving}
 
-    def of(self, ref: QueueRef) -> list[Warm]:
+    def list_jobs(self, ref: QueueRef) -> list[Warm]:
         return [job for job in self.warm.values() if job.ref == ref]
 
     def is_done(self, env: EnvRef, job_id: str) -> bool:
-        return self.sight.strings.get(keys.body(0, env, job_id)) == b""
+        return self.contents.strings.get(keys.body(0, env, job_id)) == b""
 
     def buried_ms(self, job: Warm) -> int:
-        return int(self.sight.sorted_sets[keys.dead(0, job.ref)][keys.encode(job.job_id).encode()])
+        return int(self.contents.sorted_sets[keys.dead(0, job.ref)][keys.encode(job.job_id).encode()])
 
-    def taken_ids(self, env: EnvRef) -> set[str]:
+    def list_used_ids(self, env: EnvRef) -> set[str]:
         """Those that Valkey knows, among them some that are done, or dead and moved away."""
         prefix = f"{keys.prefix(0)}body:{keys.env_part(env)}:"
-        return {keys.decode(name.removeprefix(prefix)) for name in self.sight.strings if name.startswith(prefix)}
+        return {keys.decode(name.removeprefix(prefix)) for name in self.contents.strings if name.startswith(prefix)}
 
 
-def number_of(payload: bytes) -> int:
+def parse_number(payload: bytes) -> int:
     return int(payload.partition(b".")[0])
 
 
-def look_at_both(valkey: Valkey, conn: Connection, envs: set[EnvRef]) -> World:
-    world = World(look(valkey))
+def read_both(valkey: Valkey, conn: Connection, envs: set[EnvRef]) -> World:
+    world = World(read_contents(valkey))
     _read_warm(world, envs)
-    for name, members in world.sight.sets.items():
+    for name, members in world.contents.sets.items():
         if name.endswith(":moving"):
             world.moving |= set(map(int, members))
     with conn.pipeline():  # one round trip; no other operation runs
-        answers = [conn.cursor(row_factory=dict_row).execute(query) for query in (QUEUES, DETAILS, ROWS, DEAD, ASIDE)]
+        answers = [
+            conn.cursor(row_factory=dict_row).execute(query) for query in (QUEUES, DETAILS, ROWS, DEAD, QUARANTINED)
+        ]
         queues, details, *jobs = [answer.fetchall() for answer in answers]
     for values in queues:
         world.queues[QueueRef(*(values[name] for name in ("org", "project", "env", "queue")))] = values
@@ -104,9 +106,9 @@ def look_at_both(valkey: Valkey, conn: Connection, envs: set[EnvRef]) -> World:
     for values in details:
         *names, waiting = values.values()
         world.details[tuple(names)] = waiting
-    for rows, found in zip(jobs, (world.rows, world.dead, world.aside), strict=True):
+    for rows, found in zip(jobs, (world.rows, world.dead, world.quarantined), strict=True):
         for values in rows:
-            number = number_of(values["payload"])
+            number = parse_number(values["payload"])
             assert number not in found, f"{number} is there twice"
             found[number] = Row(number, values["seq"], refs[values["queue_id"]], values["job_id"], values)
     return world
@@ -115,30 +117,30 @@ def look_at_both(valkey: Valkey, conn: Connection, envs: set[EnvRef]) -> World:
 def _read_warm(world: World, envs: set[EnvRef]) -> None:
     for env in envs:
         prefix = f"{keys.prefix(0)}job:{keys.env_part(env)}:"
-        for name, fields in world.sight.hashes.items():
+        for name, fields in world.contents.hashes.items():
             if name.startswith(prefix):
                 job_id = keys.decode(name.removeprefix(prefix))
-                number = number_of(world.sight.strings[keys.body(0, env, job_id)].partition(b"\n")[2])
+                number = parse_number(world.contents.strings[keys.body(0, env, job_id)].partition(b"\n")[2])
                 ref = QueueRef(env.org, env.project, env.env, keys.decode(fields["Q"]))
                 world.warm[number] = Warm(number, ref, job_id, fields)
 
 
 def check_warm(world: World, refs: list[QueueRef]) -> None:
     """Valkey's own numbers and indexes agree with its jobs, at any time."""
-    sight, total = world.sight, 0
+    contents, total = world.contents, 0
     for ref in refs:
-        hash_ = sight.hashes.get(keys.queue(0, ref))
+        hash_ = contents.hashes.get(keys.queue(0, ref))
         if hash_ is None:
-            assert not world.of(ref)
+            assert not world.list_jobs(ref)
             continue
-        states = Counter(job.state for job in world.of(ref))
-        size = sum(job.size for job in world.of(ref) if job.state != "dead")
+        states = Counter(job.state for job in world.list_jobs(ref))
+        size = sum(job.size for job in world.list_jobs(ref) if job.state != "dead")
         total += size
         names = {"ready": "ready", "warm_scheduled": "scheduled", "running": "running"}
         assert {name: int(hash_[name]) for name in names} == {name: states[state] for name, state in names.items()}
         assert int(hash_["warm_bytes"]) == size
         _check_ready(world, ref)
-    assert int(sight.hashes.get(keys.meta(0), {}).get("bytes", 0)) == total
+    assert int(contents.hashes.get(keys.meta(0), {}).get("bytes", 0)) == total
 
 
 def check_postgres(world: World) -> None:
@@ -156,7 +158,7 @@ def check_postgres(world: World) -> None:
             "delayed": len(delayed),
             "delayed_bytes": sum(row.values["size"] for row in delayed),
             "dead": sum(row.ref == ref for row in world.dead.values()),
-            "quarantined": sum(row.ref == ref for row in world.aside.values()),
+            "quarantined": sum(row.ref == ref for row in world.quarantined.values()),
         }
         assert {name: queue[name] for name in expected} == expected, ref
         left = queue["refilled"] + queue["expired"] + queue["cancelled"] + queue["quarantined"] + len(rows)
@@ -168,14 +170,14 @@ def _check_ready(world: World, ref: QueueRef) -> None:
     """The jobs of each priority, and the same jobs by what they are part of."""
     by_priority: dict[str, dict[bytes, float]] = {}
     by_detail: dict[str, dict[bytes, float]] = {}
-    for job in world.of(ref):
+    for job in world.list_jobs(ref):
         if job.state == "ready":
             member, due = keys.encode(job.job_id).encode(), float(job.fields["due"])
             by_priority.setdefault(keys.ready(0, ref, int(job.fields["priority"])), {})[member] = due
             by_detail.setdefault(keys.detail(0, ref, job.fields["detail"]), {})[member] = due
     prefix = keys.queue(0, ref) + ":"
-    found = {name: members for name, members in world.sight.sorted_sets.items() if name.startswith(prefix)}
+    found = {name: members for name, members in world.contents.sorted_sets.items() if name.startswith(prefix)}
     assert {name: found[name] for name in found if name.startswith(f"{prefix}ready")} == by_priority
     assert {name: found[name] for name in found if name.startswith(f"{prefix}detail:")} == by_detail
-    listed = {keys.detail(0, ref, packed.decode()) for packed in world.sight.sets.get(keys.details(0, ref), set())}
+    listed = {keys.detail(0, ref, packed.decode()) for packed in world.contents.sets.get(keys.details(0, ref), set())}
     assert listed == set(by_detail)
