@@ -147,7 +147,7 @@ def test_what_dies_is_started_again_and_the_rest_goes_on(tmp_path: Path, stacks:
         ([], {"HEADRACE_QUEUE_SHARDS": "none"}, 3, "queue.shards"),
     ],
 )
-def test_what_cannot_start_says_why_and_leaves_nothing_running(
+def test_a_failed_start_reports_the_reason_and_leaves_nothing_running(
     tmp_path: Path, options: list[str], env: dict[str, str], code: int, says: str, stacks: list[RunningStack]
 ) -> None:
     with socket.socket() as taken:

@@ -10,7 +10,7 @@ from tests.chaos.tiers_run import SHORT, run_chaos
 
 
 @pytest.mark.slow
-def test_kills_and_a_database_that_goes_away_lose_nothing(tmp_path: Path) -> None:
+def test_kills_and_a_database_outage_lose_nothing(tmp_path: Path) -> None:
     report = run_chaos(SHORT, tmp_path)
     assert report.holds, report
     assert report.accepted > 0

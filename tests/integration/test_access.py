@@ -245,7 +245,7 @@ def test_use_is_noted(services: Services) -> None:
     assert key.last_used_at is not None
 
 
-def test_postgres_may_go_and_those_who_are_known_stay(own_postgres: QuickPostgres, services: Services) -> None:
+def test_known_keys_stay_valid_while_postgres_is_down(own_postgres: QuickPostgres, services: Services) -> None:
     to = replace(services, postgres_url=own_postgres.url)
     text = make_key(to.postgres_url)
     with client(to, text) as api:
@@ -346,7 +346,7 @@ def test_a_scope_fills_in_what_the_url_leaves_out(services: Services) -> None:
 
 
 @pytest.mark.usefixtures("extra")
-def test_anothers_tenant_is_not_there_and_ones_own_may_be_forbidden(services: Services) -> None:
+def test_a_foreign_tenant_is_404_and_a_missing_level_is_403(services: Services) -> None:
     reader = client_with_key(services, KeyScope("acme"), AccessLevel.READ)
     assert is_problem(reader.get("/read", params={**PROD, "org": "globex"}), 404)
     assert is_problem(reader.post("/operate", params={**PROD, "org": "globex"}), 404)
@@ -381,7 +381,7 @@ def test_over_https_the_cookie_stays_there(services: Services) -> None:
     assert "Secure" in answer.headers["set-cookie"]
 
 
-def test_a_wrong_key_signs_nobody_in(services: Services) -> None:
+def test_a_wrong_key_does_not_sign_in(services: Services) -> None:
     answer = client(services).post("/api/v1/session", json={"key": generate_key()}, headers=HERE)
     assert is_problem(answer, 401)
     assert "set-cookie" not in answer.headers
@@ -450,7 +450,7 @@ def test_a_link_signs_in_once(services: Services) -> None:
     assert is_problem(second.get("/api/v1/session"), 401)
 
 
-def test_a_link_that_is_over_or_whose_key_is_revoked_signs_nobody_in(services: Services) -> None:
+def test_an_expired_link_or_one_of_a_revoked_key_does_not_sign_in(services: Services) -> None:
     text = make_key(services.postgres_url)
     api = client(services)
     assert api.get(f"/login/{link_for(services, text, life_s=-1)}").status_code == 404
@@ -482,7 +482,7 @@ def test_the_key_of_this_machine_is_made_once(services: Services, tmp_path: Path
 # --- Limits ----------------------------------------------------------------------------------------
 
 
-def test_a_key_that_asks_too_often_waits(services: Services) -> None:
+def test_a_key_with_too_many_requests_is_rate_limited(services: Services) -> None:
     now = [0.0]
     to = with_settings(services, rate=0.1, burst=3)
     to.request_limits = RequestRateLimiter(0.1, 3, clock=lambda: now[0])
@@ -531,7 +531,7 @@ def test_a_large_body_is_not_read(services: Services, announced: bool) -> None:
 
 
 @pytest.mark.usefixtures("extra")
-def test_a_bug_is_told_without_its_trace_and_logged_with_it(
+def test_an_internal_error_is_returned_without_its_traceback_and_logged_with_it(
     services: Services, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):
@@ -562,7 +562,7 @@ def test_every_error_is_a_problem_document(services: Services) -> None:
     assert is_problem(api.get("/api/v1/queues/q/metrics", params=PROD), 503)
 
 
-def test_a_wrong_method_is_told_all_that_there_are(services: Services) -> None:
+def test_a_wrong_method_gets_the_list_of_allowed_methods(services: Services) -> None:
     """Each of them is a route of its own."""
     api = client_with_key(services)
     for method, path, allowed in (
@@ -586,7 +586,7 @@ def test_the_last_page_of_the_log_says_so(services: Services) -> None:
     assert pages[1]["next"] is None
 
 
-def test_a_server_that_is_away_is_named_without_its_address(services: Services) -> None:
+def test_an_unavailable_server_is_named_without_its_address(services: Services) -> None:
     to = replace(services, redis_url="redis://:hunter2@127.0.0.1:1/0", clickhouse_url="http://u:hunter2@127.0.0.1:1")
     api = client_with_key(to)
     for answer in (api.get("/api/v1/queues"), api.get("/api/v1/queues/q/metrics", params=PROD)):
@@ -669,7 +669,7 @@ def test_without_the_log_nothing_is_done(own_postgres: QuickPostgres, services: 
 
 
 @pytest.mark.usefixtures("extra")
-def test_old_entries_are_forgotten(services: Services) -> None:
+def test_old_entries_are_deleted(services: Services) -> None:
     api = client_with_key(services)
     api.post("/operate", params=PROD)
     api.post("/operate", params=PROD)

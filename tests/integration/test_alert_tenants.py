@@ -116,14 +116,16 @@ def everything(world: World) -> Any:
         ]
 
 
-def test_every_route_is_asked(world: World) -> None:
+def test_every_route_is_covered(world: World) -> None:
     assert isinstance(world.api.app, FastAPI)
     found = {(method, path) for method, path in all_routes(world.api.app) if path.startswith(PREFIX)}
     assert found == {(method, PREFIX + path) for method, path in ROUTES}
 
 
 @pytest.mark.parametrize("stranger", STRANGERS)
-def test_strangers_cannot_tell_what_exists_from_what_does_not(world: World, ids: dict[str, str], stranger: str) -> None:
+def test_strangers_get_the_same_response_for_existing_and_missing_names(
+    world: World, ids: dict[str, str], stranger: str
+) -> None:
     nowhere = dict.fromkeys(ids, "nope")
     for level in AccessLevel:
         api = world.with_key(STRANGERS[stranger], level)
@@ -151,7 +153,7 @@ def test_a_level_too_low_changes_nothing(world: World, ids: dict[str, str]) -> N
         assert everything(world) == before
 
 
-def test_those_who_may_are_let(world: World, ids: dict[str, str]) -> None:
+def test_permitted_keys_are_accepted(world: World, ids: dict[str, str]) -> None:
     """Guards the tests above, which would pass if every request were refused."""
     keys = {level: world.with_key(HERE, level) for level in AccessLevel}
     for route, asked in ROUTES.items():

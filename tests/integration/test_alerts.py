@@ -88,7 +88,7 @@ def at(alerting: Alerting, history: History, minutes: float) -> list[str]:
 # --- Each metric, from rows to a message -----------------------------------------------------------
 
 
-def test_a_backlog_fires_is_told_and_resolves_when_the_window_is_clean(
+def test_a_backlog_fires_notifies_and_resolves_when_the_window_is_clean(
     alerting: Alerting, history: History, receiver: Receiver, hook: str
 ) -> None:
     alerting.add_rule(metric="BACKLOG", threshold=100, channels=[hook], queue=REF.queue)
@@ -264,7 +264,7 @@ def test_only_final_buckets_are_judged(alerting: Alerting, history: History) -> 
     assert list(alerting.phases().values()) == ["firing"]
 
 
-def test_without_clickhouse_states_are_kept_and_one_meta_alert_is_told(
+def test_without_clickhouse_states_are_kept_and_one_meta_alert_is_sent(
     pool: Pool, clickhouse_url: str, warehouse: Client, history: History, receiver: Receiver
 ) -> None:
     where = {"url": clickhouse_url}
@@ -300,7 +300,7 @@ def _connected(url: str, database: str) -> Client:
     return connect(url, database, ANSWER_S)
 
 
-def test_a_pipeline_that_stopped_and_one_that_lost_events_are_told(
+def test_a_stopped_pipeline_and_lost_events_are_reported(
     alerting: Alerting, history: History, receiver: Receiver
 ) -> None:
     alerting.add_channel({"type": "webhook", "url": receiver.url, "health": True})
@@ -504,7 +504,7 @@ def fire(alerting: Alerting, history: History, *channels: str) -> None:
     at(alerting, history, 1)
 
 
-def test_a_channel_that_fails_keeps_its_order_and_delays_nobody(
+def test_a_failing_channel_keeps_its_order_and_delays_no_other(
     alerting: Alerting, history: History, receiver: Receiver, hook: str
 ) -> None:
     with http_receiver() as broken:
@@ -527,9 +527,7 @@ def test_a_channel_that_fails_keeps_its_order_and_delays_nobody(
         assert len({each.headers["x-headrace-delivery"] for each in broken.received[:3]}) == 1
 
 
-def test_a_channel_that_hangs_delays_nobody(
-    alerting: Alerting, history: History, receiver: Receiver, hook: str
-) -> None:
+def test_a_hanging_channel_delays_no_other(alerting: Alerting, history: History, receiver: Receiver, hook: str) -> None:
     go_on = threading.Event()
     with http_receiver() as slow:
         slow.answer = lambda received: 200 if go_on.wait(60) else 503
@@ -543,7 +541,7 @@ def test_a_channel_that_hangs_delays_nobody(
         assert len(slow.received) == 5
 
 
-def test_a_message_that_nobody_ever_takes_is_given_up_and_says_so(
+def test_a_message_that_is_never_accepted_is_given_up_and_reported(
     alerting: Alerting, history: History, receiver: Receiver, hook: str
 ) -> None:
     receiver.answer = lambda received: 410
@@ -582,7 +580,7 @@ def test_a_letter_arrives(alerting: Alerting) -> None:
         send("email", {"to": ["ann@example.org"]}, message, LOCAL)
 
 
-def test_one_bad_recipient_blocks_nobody(alerting: Alerting, history: History) -> None:
+def test_one_bad_recipient_blocks_no_other(alerting: Alerting, history: History) -> None:
     """The letter was sent again for three days, to those who had it, and later ones waited behind it."""
     with mail_server() as mailbox:
         mailbox.recipients["bob@example.org"] = "550 no such user"
@@ -697,7 +695,7 @@ def test_no_channel_reaches_a_private_address_unless_allowed(receiver: Receiver,
 
 
 @pytest.mark.timeout(LONG_S)
-def test_apprise_says_what_it_does_not_know() -> None:
+def test_apprise_reports_unknown_services() -> None:
     options = replace(LOCAL, channels=replace(LOCAL.channels, apprise_schemes=frozenset({"nosuchservice"})))
     with pytest.raises(DeliveryFailed, match="unknown Apprise URL"):
         send("apprise", {"url": "nosuchservice://x"}, AlertMessage("m", "test", _rule(), []), options)

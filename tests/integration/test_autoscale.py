@@ -120,7 +120,7 @@ def test_a_scheduled_job_is_seen_before_it_is_due(
     assert made.inputs["sources"][0]["due_soon"] == 1
 
 
-def test_due_times_are_unknown_while_postgres_does_not_tell_them(world: World, valkey_url: str) -> None:
+def test_due_times_are_unknown_while_postgres_is_down(world: World, valkey_url: str) -> None:
     def refuse(_: float) -> DueTimes:
         raise DatabaseUnavailable
 
@@ -154,7 +154,7 @@ def test_other_tenants_and_queues_do_not_count(world: World, mails: Autoscaling)
     assert mails.observe_and_decide().sentence == "hold: no load, kept 0"
 
 
-def test_valkey_away_holds(world: World, mails: Autoscaling, pool: Pool) -> None:
+def test_decisions_hold_while_valkey_is_down(world: World, mails: Autoscaling, pool: Pool) -> None:
     world.enqueue(REF, 5000)
     mails.observe_and_decide()
     assert mails.observe_and_decide().wanted == 9
@@ -167,7 +167,9 @@ def test_valkey_away_holds(world: World, mails: Autoscaling, pool: Pool) -> None
         assert "state of the queues (Valkey does not answer) unknown since" in made.sentence
 
 
-def test_who_looks_into_other_shards_does_not_take_a_part_for_all(world: World, pool: Pool, valkey_url: str) -> None:
+def test_an_observer_of_other_shards_does_not_report_partial_data_as_complete(
+    world: World, pool: Pool, valkey_url: str
+) -> None:
     world.enqueue(REF, 500)
     partial = Autoscaling(pool, valkey_url, [mail()], shards=1)
     partial.lease.acquire()
@@ -177,7 +179,7 @@ def test_who_looks_into_other_shards_does_not_take_a_part_for_all(world: World, 
     assert "state of the queues (queue.shards differs from the server's) unknown since" in made.sentence
 
 
-def test_valkey_away_from_the_beginning_means_one_worker(pool: Pool) -> None:
+def test_valkey_down_from_the_start_means_one_worker(pool: Pool) -> None:
     away = Autoscaling(pool, NOBODY, [mail()])
     away.lease.acquire()
     assert away.observe_and_decide().wanted == 1
@@ -241,7 +243,7 @@ def test_a_stream_that_may_not_be_read_holds_and_stops_no_other_type(
     assert [each.known for each in stored(pool, "mail")] == [True]
 
 
-def test_a_lag_that_the_server_cannot_tell_holds(valkey: Valkey, valkey_url: str, pool: Pool) -> None:
+def test_an_unknown_lag_holds(valkey: Valkey, valkey_url: str, pool: Pool) -> None:
     ids: list[Any] = [valkey.xadd("jobs", {"json": "{}"}) for _ in range(30)]
     valkey.xgroup_create("jobs", "workers", id=ids[14])
     valkey.xdel("jobs", ids[20])
@@ -319,7 +321,7 @@ def test_one_that_slept_through_its_lease_writes_and_starts_nothing(world: World
     assert len(stored(pool)) == 1
 
 
-def test_workers_are_let_go_when_another_decides(world: World, pool: Pool, valkey_url: str) -> None:
+def test_workers_are_released_when_another_autoscaler_takes_over(world: World, pool: Pool, valkey_url: str) -> None:
     hand, stop = ManualActuator(), Event()
     world.enqueue(REF, 5)
     first = Autoscaling(pool, valkey_url, [mail()], {"mail": hand}, every_s=0.1)
@@ -357,7 +359,7 @@ def test_each_decision_is_kept_with_what_it_was_based_on(world: World, mails: Au
     assert (known.worker, known.state, known.fresh) == (mail(), made.state, True)
 
 
-def test_old_decisions_and_types_that_are_gone_are_forgotten(mails: Autoscaling, pool: Pool, valkey_url: str) -> None:
+def test_old_decisions_and_removed_types_are_deleted(mails: Autoscaling, pool: Pool, valkey_url: str) -> None:
     mails.observe_and_decide(-8 * 86_400)
     mails.observe_and_decide(8 * 86_400)
     other = Autoscaling(pool, valkey_url, [WorkerType("other", all_queues=True)])

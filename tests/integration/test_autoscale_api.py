@@ -111,7 +111,7 @@ def test_a_type_that_was_never_decided_about_is_not_there(api: TestClient) -> No
     problem(api.get(f"{PATH}/mail/keda"), 404)
 
 
-def test_postgres_away_is_an_error_and_no_number(services: Services, pool: Pool) -> None:
+def test_postgres_down_is_an_error_and_no_number(services: Services, pool: Pool) -> None:
     put(pool, EMPTY, wanted=0)
     api = client_with_key(services, HERE, AccessLevel.READ)
     with transaction(pool) as conn:

@@ -51,7 +51,7 @@ def test_run_times_come_from_history(warehouse: Client, now_ms: int) -> None:
     assert asked == [1]
 
 
-def test_history_away_is_no_answer_and_is_left_alone_for_a_while() -> None:
+def test_unavailable_history_gives_no_result_and_is_not_queried_for_a_while() -> None:
     asked: list[int] = []
 
     def connect() -> Client:

@@ -44,7 +44,7 @@ def told(workers: WebhookWorkers, receiver: Receiver, n: int) -> list[Received]:
     return receiver.received
 
 
-def test_a_number_is_told_once_signed_and_with_its_reason(workers: WebhookWorkers, receiver: Receiver) -> None:
+def test_a_number_is_sent_once_signed_and_with_its_reason(workers: WebhookWorkers, receiver: Receiver) -> None:
     for _ in range(3):
         workers.scale(4, "up: much to do, 2 → 4")
     [got] = told(workers, receiver, 1)
@@ -73,7 +73,7 @@ def test_a_newer_number_takes_the_place_of_one_that_was_not_taken(workers: Webho
     assert [each.document["wanted"] for each in told(workers, receiver, 2)] == [4, 6]
 
 
-def test_it_is_said_again_now_and_then(receiver: Receiver) -> None:
+def test_the_number_is_repeated_periodically(receiver: Receiver) -> None:
     workers = WebhookWorkers("mail", To(receiver.url, SECRET, timeout_s=60.0, policy=LOOPBACK, repeat_s=0.01))
     workers.scale(4)
     first, second, *_ = told(workers, receiver, 2)
@@ -81,7 +81,7 @@ def test_it_is_said_again_now_and_then(receiver: Receiver) -> None:
     workers.stop()
 
 
-def test_whoever_does_not_decide_any_more_says_nothing(workers: WebhookWorkers, receiver: Receiver) -> None:
+def test_a_former_leader_sends_nothing(workers: WebhookWorkers, receiver: Receiver) -> None:
     """Zero would end all workers, although another autoscaler wants them."""
     workers.scale(4)
     told(workers, receiver, 1)

@@ -411,7 +411,7 @@ def test_history_that_the_archive_does_not_hold_is_not_erased(place: Place, tmp_
 
 
 @pytest.mark.slow
-def test_tiers_that_have_forgotten_an_hour_are_not_written_again(place: Place) -> None:
+def test_tiers_past_their_retention_are_not_written_again(place: Place) -> None:
     now_ms = NOW_MS + 20 * 86_400_000
     done = place.backfill(now_ms=now_ms)
     assert [bool(done.rows[table]) for table in TABLES] == [False, False, True, True, True, True]

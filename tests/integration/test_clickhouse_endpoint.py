@@ -514,7 +514,9 @@ def test_get_is_read_only(endpoint: Endpoint, client: Client, table: str) -> Non
         {"Host": "rebound.example.org"},
     ],
 )
-def test_web_pages_are_turned_away(endpoint: Endpoint, client: Client, table: str, headers: dict[str, str]) -> None:
+def test_requests_of_web_pages_are_refused(
+    endpoint: Endpoint, client: Client, table: str, headers: dict[str, str]
+) -> None:
     answer = endpoint.post(f"INSERT INTO {table} VALUES (1, 'x')", headers)
     assert answer.status_code == 403
     assert count(client, table) == 0

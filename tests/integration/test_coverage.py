@@ -170,7 +170,7 @@ def test_batches_of_an_older_release_are_no_gap(pipeline: Pipeline) -> None:
     assert enqueued(pipeline.history())[:5] == [1] * 5
 
 
-def test_a_database_that_was_emptied_knows_nothing_of_before(pipeline: Pipeline) -> None:
+def test_an_emptied_database_has_no_earlier_coverage(pipeline: Pipeline) -> None:
     for number in range(6):
         pipeline.take()
         pipeline.deliver(all_lost if number < 3 else lambda record: False)

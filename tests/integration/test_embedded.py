@@ -121,7 +121,7 @@ def orphan_maker(kind: type[EmbeddedServer], folder: Path) -> tuple[subprocess.P
         return parent, psutil.Process(int(told.readline()))
 
 
-def test_a_server_waits_until_the_one_of_a_killed_run_is_gone(tmp_path: Path) -> None:
+def test_a_server_waits_until_that_of_a_killed_run_has_exited(tmp_path: Path) -> None:
     """Otherwise two servers write to the same append-only file until the first one has stopped."""
     parent, child = orphan_maker(EmbeddedValkey, tmp_path)
     child.suspend()  # the stopped process is killed after its grace period
@@ -134,7 +134,9 @@ def test_a_server_waits_until_the_one_of_a_killed_run_is_gone(tmp_path: Path) ->
     server.stop()
 
 
-def test_a_server_that_nobody_ends_is_not_joined_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_server_is_not_started_beside_one_that_keeps_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parent, child = orphan_maker(EmbeddedValkey, tmp_path)
     guard = child.parent()
     assert guard is not None

@@ -159,7 +159,7 @@ class TestFailures:
                 assert server.bodies() == [b"one"]
             wait_until(lambda: exporter.stats().healthy, "it is healthy again")
 
-    def test_a_bad_record_is_a_dead_letter_and_stops_nobody(
+    def test_a_bad_record_is_dead_lettered_and_blocks_no_other(
         self, spool: Spool, server: ScriptedServer, options: SpoolOptions
     ) -> None:
         server.script.append(Answer(400))
@@ -186,7 +186,7 @@ class TestFailures:
             clock.now = 120.0
             wait_until(lambda: server.bodies() == [b"two"], "the pause is over for others")
 
-    def test_a_destination_that_fails_unheard_of_keeps_the_record(self, spool: Spool, server: ScriptedServer) -> None:
+    def test_an_unexpected_destination_error_keeps_the_record(self, spool: Spool, server: ScriptedServer) -> None:
         class Surprising(HttpDestination):
             surprises = [SystemExit(), ZeroDivisionError(), KeyError("x")]  # noqa: RUF012
 
@@ -343,7 +343,7 @@ class TestSplitting:
             the_end(spool)
         assert exporter.stats().rejected == {"too_large": 1}
 
-    def test_a_record_whose_fate_is_unclear_is_never_cut(self, spool: Spool, server: ScriptedServer) -> None:
+    def test_a_record_with_unknown_outcome_is_never_split(self, spool: Spool, server: ScriptedServer) -> None:
         """It was applied, the response was lost, and now the limit is lower: split, it would count twice."""
         server.script.append(Answer(applies=True, breaks=True))
         put(spool, b"abcd")

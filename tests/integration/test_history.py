@@ -248,7 +248,7 @@ def nearest_rank(values: Sequence[int], share: float) -> int:
     return sorted(values)[max(1, math.ceil(len(values) * share)) - 1]
 
 
-def test_a_known_workload_is_told_exactly(
+def test_a_known_workload_is_reported_exactly(
     spark: SparkSession,
     options: PipelineOptions,
     valkey: Valkey,
@@ -358,7 +358,7 @@ def last(values: Sequence[Any]) -> Any:
     return values[-1]
 
 
-def test_a_coarser_resolution_tells_the_same(api: TestClient, warehouse: Client, now_s: int) -> None:
+def test_a_coarser_resolution_reports_the_same_totals(api: TestClient, warehouse: Client, now_s: int) -> None:
     """SQL adds points up as the finer chart would: with gaps at either end of a point, and in its middle."""
     minute = now_s // 60 * 60 - 600
     insert(warehouse, enqueued(minute - 7200, 500, 500))
@@ -416,7 +416,9 @@ def test_what_was_there_before_a_window_is_not_taken_from_inside_it(
     assert column(answer, "queue_depth", "last") == [7, 7, 7, 7, 9, 9]
 
 
-def test_what_odometers_say_is_missing_is_told_and_healed(api: TestClient, warehouse: Client, now_s: int) -> None:
+def test_operations_missing_by_the_odometers_are_reported_and_added(
+    api: TestClient, warehouse: Client, now_s: int
+) -> None:
     add_batch(warehouse, now_s, now_s)
     insert(warehouse, enqueued(now_s - 3600, 90, 90))
     insert(warehouse, enqueued(now_s - 60, 95, 5))
@@ -431,7 +433,7 @@ def test_what_odometers_say_is_missing_is_told_and_healed(api: TestClient, wareh
     assert of_queue(api, REF, period="5m")["completeness"]["missing"] == {"enqueued": 4}
 
 
-def test_without_a_watermark_nobody_can_tell(api: TestClient, warehouse: Client, now_s: int) -> None:
+def test_without_a_watermark_completeness_is_unknown(api: TestClient, warehouse: Client, now_s: int) -> None:
     insert(warehouse, enqueued(now_s - 60, 5, 5))
     answer = of_queue(api, REF, period="5m")
     assert (answer["watermark"], answer["completeness"]["pct"]) == (None, None)
@@ -495,7 +497,7 @@ def test_losses_are_seen_where_the_batch_after_them_reports_them(
     assert pct(900, 110) is None
 
 
-def test_where_events_were_not_written_nobody_can_tell(api: TestClient, warehouse: Client, now_s: int) -> None:
+def test_where_events_were_disabled_completeness_is_unknown(api: TestClient, warehouse: Client, now_s: int) -> None:
     """Metrics were switched off for forty minutes, in which 910 jobs came; the batch after that misses their events."""
     insert(warehouse, enqueued(now_s - 3000, 90, 90))
     add_batch(warehouse, now_s - 2990, now_s - 2995)
@@ -599,7 +601,7 @@ def test_queues_are_ranked(api: TestClient, three_queues: int, metric: RankingMe
     ] == leaders[:1]
 
 
-def test_every_ranking_can_be_asked_for(api: TestClient, three_queues: int) -> None:
+def test_every_ranking_can_be_requested(api: TestClient, three_queues: int) -> None:
     for metric in queue_metrics.RANKING_SQL:
         assert of_environment(api, REF.environment, "top-queues", metric=metric)["metric"] == metric
     ranked = of_environment(api, REF.environment, "top-queues", metric="wait_p95")["queues"]
@@ -627,7 +629,9 @@ def test_the_answer_is_what_openapi_describes(api: TestClient, warehouse: Client
         ({"period": "30m"}, 404, "No history for queue"),
     ],
 )
-def test_what_cannot_be_answered_says_why(api: TestClient, asked: dict[str, str], status: int, says: str) -> None:
+def test_an_impossible_request_is_refused_with_the_reason(
+    api: TestClient, asked: dict[str, str], status: int, says: str
+) -> None:
     names = {"org": "acme", "project": "shop", "env": "prod"}
     answer = api.get("/api/v1/queues/unheard-of/metrics", params={**names, **asked})
     assert answer.status_code == status
@@ -669,7 +673,7 @@ def test_a_question_that_takes_too_long_is_withdrawn(warehouse: Client) -> None:
     wait_until(lambda: not running(warehouse), "ClickHouse has ended it")
 
 
-def test_a_question_that_nobody_waits_for_is_withdrawn(warehouse: Client, services: Services) -> None:
+def test_a_query_is_cancelled_when_its_client_disconnects(warehouse: Client, services: Services) -> None:
     patient = replace(services, settings=replace(services.settings, query_timeout=600.0))
     reads = QueryRunner(patient.clickhouse, timeout_s=600)
     with ThreadPoolExecutor(1) as pool:
@@ -681,7 +685,7 @@ def test_a_question_that_nobody_waits_for_is_withdrawn(warehouse: Client, servic
     wait_until(lambda: not running(warehouse), "ClickHouse has ended it")
 
 
-def test_after_it_was_withdrawn_no_more_is_asked(warehouse: Client) -> None:
+def test_after_a_cancellation_no_further_query_runs(warehouse: Client) -> None:
     """A request runs its queries one after the other."""
     reads = QueryRunner(warehouse)
     reads.run("SELECT 1", {})

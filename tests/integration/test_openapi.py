@@ -112,7 +112,7 @@ ODD = {
 
 
 @pytest.mark.timeout(LONG_S)
-def test_odd_values_in_every_parameter_are_told_what_is_wrong(world: World) -> None:
+def test_invalid_values_in_any_parameter_get_a_reason(world: World) -> None:
     for name, operation in OPERATIONS.items():
         method, path = name.split()
         if path == ENDLESS:

@@ -37,7 +37,7 @@ def add_batch(warehouse: Client, batch_id: int, minutes_ago: float, events: int 
     return at
 
 
-def test_tells_the_last_batches_and_adds_up_the_last_hour(services: Services, warehouse: Client) -> None:
+def test_returns_the_last_batches_and_the_totals_of_the_last_hour(services: Services, warehouse: Client) -> None:
     add_batch(warehouse, 1, minutes_ago=90, lost_events=7)
     add_batch(warehouse, 2, minutes_ago=30, lost_events=3, set_aside=2)
     newest = add_batch(warehouse, 3, minutes_ago=1, rewinds=1)
@@ -53,7 +53,7 @@ def test_tells_the_last_batches_and_adds_up_the_last_hour(services: Services, wa
     assert answer["lag_ms"] >= 60_000
 
 
-def test_tells_nothing_where_there_is_nothing(services: Services) -> None:
+def test_returns_nulls_without_batches(services: Services) -> None:
     answer = client_with_key(services).get("/api/v1/pipeline").json()
     assert (answer["watermark"], answer["lag_ms"], answer["batches"]) == (None, None, [])
     assert answer["last_hour"]["duration_p99_ms"] is None

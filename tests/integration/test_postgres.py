@@ -230,7 +230,7 @@ class TestOutages:
                 interrupted(pool)
             assert not isinstance(gone.value, CommitUnclear)
 
-    def test_a_lost_commit_is_unclear_and_can_be_asked_for(self, server: EmbeddedPostgres) -> None:
+    def test_a_lost_commit_is_unknown_and_can_be_looked_up(self, server: EmbeddedPostgres) -> None:
         """The commit waits for a standby that never comes, so that its answer can be lost for certain."""
         with open_pool(server.url) as pool:
             with transaction(pool) as conn:
@@ -276,7 +276,7 @@ class TestOutages:
 
 
 class TestVerdicts:
-    def test_the_fate_of_transactions(self, numbers: Pool) -> None:
+    def test_the_outcome_of_transactions(self, numbers: Pool) -> None:
         committed = add(numbers, 1)
         with transaction(numbers) as conn:
             running = read_xact_id(conn)
@@ -420,7 +420,9 @@ class TestMigrations:
         broken.write_text("CREATE TABLE second (n int);")
         assert migrate(postgres_url, rooms) == ["room/002_second.sql"]
 
-    def test_a_user_without_rights_is_told_what_postgres_says(self, postgres_url: str, rooms: dict[str, Path]) -> None:
+    def test_a_user_without_rights_gets_the_message_of_postgres(
+        self, postgres_url: str, rooms: dict[str, Path]
+    ) -> None:
         with connect(postgres_url) as conn:
             conn.execute("CREATE ROLE guest LOGIN PASSWORD 'guest'")
         try:

@@ -189,7 +189,7 @@ def test_a_port_in_use_is_reported_before_any_job_is_dequeued(valkey: Valkey, va
     assert (state.depth, state.odometers) == (1, {"enqueue": 1})
 
 
-def test_a_worker_is_not_well_while_its_server_is_away(tmp_path: Path) -> None:
+def test_a_worker_is_unhealthy_while_its_server_is_down(tmp_path: Path) -> None:
     server = EmbeddedValkey(tmp_path / "data", tmp_path)
     server.start()
     server.wait_ready(READY_S)
@@ -286,7 +286,7 @@ def test_a_worker_exports_the_metrics_of_its_mover(valkey_url: str, postgres_url
         assert "headrace_worker_concurrency" in told
 
 
-def test_a_mover_whose_servers_are_away_is_not_well(tmp_path: Path) -> None:
+def test_a_mover_is_unhealthy_while_its_servers_are_down(tmp_path: Path) -> None:
     env = {"REDIS_URL": "redis://127.0.0.1:1/0", "POSTGRES_URL": "postgresql://127.0.0.1:1/nowhere"}
     with Process(tmp_path, env, "mover") as mover:
         body = mover.wait_healthy(False)

@@ -154,7 +154,7 @@ def test_what_is_served_is_documented(without_databases: Services) -> None:
     assert {name for name in names - documented if not name.startswith(("shop_", "headrace_api_"))} == set()
 
 
-def test_promtool_would_say_something() -> None:
+def test_promtool_detects_an_invalid_page() -> None:
     assert promtool("# TYPE headrace_wrong counter\nheadrace_wrong 1\n") != []
 
 

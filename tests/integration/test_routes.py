@@ -174,7 +174,7 @@ def test_a_name_that_is_not_utf8_is_no_other_name(world: World) -> None:
     assert queues(world) == []
 
 
-def test_a_body_that_is_not_called_json_is_told_how_to_be(world: World) -> None:
+def test_a_body_of_another_content_type_is_refused_with_a_hint(world: World) -> None:
     headers = {"content-type": "application/x-www-form-urlencoded"}
     answer = world.api.post(path(REF, "jobs"), params=HERE, content=b'{"task": "t"}', headers=headers)
     assert "Content-Type: application/json" in problem(answer, 400)

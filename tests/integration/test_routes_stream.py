@@ -117,7 +117,7 @@ def test_a_filter_beyond_the_scope_shows_nothing(server: StreamServer, queue: Sy
     assert shown == [[], []]
 
 
-def test_one_reader_however_many_listen_and_none_when_they_are_gone(server: StreamServer, queue: SyncClient) -> None:
+def test_one_reader_serves_all_listeners_and_ends_with_the_last(server: StreamServer, queue: SyncClient) -> None:
     queue.enqueue(REF, NewJob("t"))
     keys = [server.key(KeyScope("acme", "shop", "prod")) for _ in range(2)]
     with (
@@ -161,7 +161,7 @@ def test_a_stream_ends_when_its_key_is_revoked(server: StreamServer) -> None:
     assert server.refused(key).status_code == 401
 
 
-def test_heartbeats_and_the_end_of_a_long_life(server: StreamServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeats_and_the_maximum_duration_of_a_stream(server: StreamServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "HEARTBEAT_S", 0.0)
     monkeypatch.setattr(stream, "CHECK_S", 0.05)
     with server.listen(server.key()) as told:
@@ -170,7 +170,7 @@ def test_heartbeats_and_the_end_of_a_long_life(server: StreamServer, monkeypatch
         assert {each["event"] for each in told} <= {":"}
 
 
-def test_valkey_goes_away(postgres_url: str, tmp_path: Any) -> None:
+def test_valkey_becomes_unavailable(postgres_url: str, tmp_path: Any) -> None:
     own = EmbeddedValkey(tmp_path / "valkey", tmp_path / "log")
     own.start()
     own.wait_ready(READY_S)

@@ -94,7 +94,7 @@ def test_a_group_that_others_read_is_shown_as_it_was_seen(group: Valkey, world: 
     assert found["counted"] is False  # failures are unknown
 
 
-def test_a_watcher_that_was_quiet_for_long_is_told_with_the_age_of_what_it_saw(group: Valkey, world: World) -> None:
+def test_reports_of_a_silent_watcher_are_stale_and_have_an_age(group: Valkey, world: World) -> None:
     add(group, 2)
     watch(group)
     seen_at = int(group.hget(RECORD, "at")) - 90_000  # pyright: ignore
@@ -160,7 +160,7 @@ def test_an_unknown_depth_is_null_with_its_reason_and_since_when(
     assert (known["undelivered"], known["reason"], known["unknown_since"]) == (195, None, None)
 
 
-def test_a_group_that_is_gone_has_no_numbers_and_says_why(group: Valkey, world: World) -> None:
+def test_a_deleted_group_has_a_reason_and_no_numbers(group: Valkey, world: World) -> None:
     add(group, 2)
     watch(group)
     measured_at = shown(world)["measured_at"]
@@ -180,7 +180,7 @@ def test_a_stream_that_never_was_is_shown_with_the_reason(valkey: Valkey, world:
     assert "stream does not exist" in found["reason"]
 
 
-def test_no_address_of_a_server_is_told(valkey: Valkey, world: World, own_valkey: EmbeddedValkey) -> None:
+def test_no_server_address_is_shown(valkey: Valkey, world: World, own_valkey: EmbeddedValkey) -> None:
     with connect(own_valkey.url) as source:
         own_valkey.stop()
         Watcher(source, valkey, STUBS, [WATCHED]).run_once()
@@ -199,7 +199,7 @@ def own_valkey(tmp_path: Any) -> Iterator[EmbeddedValkey]:
     server.stop()
 
 
-def test_what_nobody_looked_at_for_a_day_is_forgotten(group: Valkey, world: World) -> None:
+def test_groups_unmeasured_for_a_day_are_removed(group: Valkey, world: World) -> None:
     watch(group)
     other = make_watched_group("other", GROUP, *vars(WATCHED.ref.environment).values())
     every = keys.report_index(STUBS.find_shard(WATCHED.ref))
@@ -265,7 +265,9 @@ def told(answer: httpx.Response, names: dict[str, str]) -> tuple[int, Any]:
 
 
 @pytest.mark.parametrize("stranger", STRANGERS)
-def test_strangers_cannot_tell_what_is_watched_from_what_is_not(group: Valkey, world: World, stranger: str) -> None:
+def test_strangers_get_the_same_response_for_watched_and_unwatched_groups(
+    group: Valkey, world: World, stranger: str
+) -> None:
     watch(group, THEIRS)
     for level in AccessLevel:
         api = world.with_key(STRANGERS[stranger], level)
@@ -287,7 +289,7 @@ def test_those_who_reach_it_see_it_and_a_wider_key_must_say_which(group: Valkey,
     assert "project" in problem(wider.get(one()), 400)
 
 
-def test_without_a_key_nothing_is_told(group: Valkey, world: World) -> None:
+def test_without_a_key_nothing_is_shown(group: Valkey, world: World) -> None:
     watch(group)
     world.api.headers.pop("Authorization")
     problem(world.api.get(LIST), 401)

@@ -140,7 +140,7 @@ def test_a_script_that_fails_on_one_shard_ends_neither_the_worker_nor_the_other_
     assert sorted(ran) == sorted([*((str(number), 1) for number in range(20)), ("kept", 1)])
 
 
-def test_a_server_that_is_away_costs_the_jobs_of_other_shards_nothing(cluster: EmbeddedValkeyCluster) -> None:
+def test_an_unavailable_server_does_not_affect_jobs_of_other_shards(cluster: EmbeddedValkeyCluster) -> None:
     """Neither their turn, nor their heartbeats, nor an attempt."""
     tally = WorkerMetrics(["note", "long"])
     away, there = (node_of_shard(cluster, shard) for shard in (FAILING, HEALTHY))
@@ -253,7 +253,7 @@ def test_a_shard_whose_scripts_fail_does_not_cost_the_others_their_mover(
         assert drain(overflowing, valkey, FIRST) == everything
 
 
-def test_a_server_that_is_away_does_not_cost_other_shards_their_mover(
+def test_an_unavailable_server_does_not_stop_the_movers_of_other_shards(
     cluster: EmbeddedValkeyCluster, postgres_url: str
 ) -> None:
     away, there = (node_of_shard(cluster, shard) for shard in (FIRST, SECOND))

@@ -222,7 +222,7 @@ def test_the_bytes_of_an_environment_follow_its_jobs(valkey: Valkey, valkey_url:
         assert valkey.hget(key, "bytes") == b"0"
 
 
-def test_a_queue_whose_next_job_does_not_fit_does_not_ask_again_at_once(world: World) -> None:
+def test_a_queue_whose_next_job_does_not_fit_does_not_request_a_refill_at_once(world: World) -> None:
     fill_shard(world.client)
     world.client.enqueue_many(QUIET, jobs(QUIET, 3, size=70))  # its share is 125 bytes
     assert (world.state(QUIET).warm, world.state(QUIET).cold) == (1, 2)

@@ -112,7 +112,7 @@ def test_wait_and_run_times_come_from_history(
     assert told["headrace_queue_metrics_source_up"] == {(("source", "clickhouse"),): 1}
 
 
-def test_without_clickhouse_its_families_are_left_out_and_the_others_are_told(valkey: Valkey, valkey_url: str) -> None:
+def test_without_clickhouse_only_its_families_are_left_out(valkey: Valkey, valkey_url: str) -> None:
     enqueue(valkey_url, REF, 2)
     refresher(valkey, sources(valkey, history=lambda: connect_clickhouse(NOBODY))).run_once()
     told = scrape(reader(valkey))
@@ -165,7 +165,7 @@ def test_all_keys_share_a_slot(any_valkey_url: str) -> None:
         assert store(client).list_versions() == [5, 4]
 
 
-def test_versions_that_are_superseded_end_and_no_more_than_asked_are_kept(
+def test_superseded_versions_expire_and_only_the_configured_number_is_kept(
     valkey: Valkey, live: SnapshotSources
 ) -> None:
     made = refresher(valkey, live)
@@ -179,7 +179,7 @@ def test_versions_that_are_superseded_end_and_no_more_than_asked_are_kept(
     assert valkey.get(KEYS.current) == b"v5"
 
 
-def test_meta_tells_who_made_it_and_of_what(valkey: Valkey, valkey_url: str, live: SnapshotSources) -> None:
+def test_meta_names_the_producer_and_its_sources(valkey: Valkey, valkey_url: str, live: SnapshotSources) -> None:
     enqueue(valkey_url, REF)
     before_s = time.time()
     done = refresher(valkey, live, owner="me").run_once()
@@ -284,7 +284,7 @@ def test_a_number_is_above_those_of_versions_that_are_kept(valkey: Valkey, live:
     assert scrape(reader(valkey))["headrace_queue_metrics_snapshot_version"] == {(): 4}
 
 
-def test_a_switch_that_is_asked_for_twice_is_done_once(valkey: Valkey, live: SnapshotSources) -> None:
+def test_a_repeated_switch_is_done_once(valkey: Valkey, live: SnapshotSources) -> None:
     done = refresher(valkey, live).run_once()
     assert done is not None
     store(valkey).switch(done.meta)
@@ -349,7 +349,7 @@ def test_a_damaged_version_is_not_served_but_the_one_before(
     assert (count_waiting(told), find_troubles(told)) == (3, set())
 
 
-def test_a_version_that_somebody_removed_is_not_served_but_the_one_before(
+def test_a_removed_version_is_replaced_by_the_one_before(
     valkey: Valkey, valkey_url: str, live: SnapshotSources
 ) -> None:
     made = refresher(valkey, live)
@@ -397,7 +397,7 @@ def test_scrapes_that_come_together_share_a_page(valkey: Valkey, live: SnapshotS
     assert len(made) == 3
 
 
-def test_before_the_first_snapshot_that_is_said(valkey: Valkey) -> None:
+def test_a_missing_first_snapshot_is_reported(valkey: Valkey) -> None:
     told = scrape(reader(valkey))
     assert (told[SERVED][()], find_troubles(told)) == (0, {"missing"})
     assert AGE not in told
@@ -412,7 +412,7 @@ def own_valkey(tmp_path: Path) -> Iterator[EmbeddedValkey]:
     server.stop()
 
 
-def test_while_valkey_is_away_the_last_copy_is_served_with_its_age(own_valkey: EmbeddedValkey) -> None:
+def test_while_valkey_is_down_the_last_copy_is_served_with_its_age(own_valkey: EmbeddedValkey) -> None:
     with connect(own_valkey.url) as client:
         enqueue(own_valkey.url, REF, 2)
         refresher(client, sources(client)).run_once()

@@ -181,7 +181,7 @@ def test_many_refreshers_whose_leases_end_all_the_time(valkey: Valkey, valkey_ur
     assert len(list(valkey.scan_iter(f"{KEYS.key_prefix}v*:data"))) <= 2 + len(threads)
 
 
-def test_a_service_waits_for_a_database_that_is_away(valkey: Valkey, postgres_url: str, servers: Servers) -> None:
+def test_a_service_waits_for_an_unavailable_database(valkey: Valkey, postgres_url: str, servers: Servers) -> None:
     found, name = sources(valkey, postgres_url), Identifier(postgres_url.rpartition("/")[2])
     with connect_postgres(servers.postgres_template()) as conn:
         conn.execute(SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))

@@ -28,7 +28,7 @@ def told(valkey: Valkey, url: str) -> dict[str, Any]:
     return scrape(reader(valkey))
 
 
-def test_groups_are_told_with_what_they_have_yet_to_do(valkey: Valkey, valkey_url: str) -> None:
+def test_groups_are_reported_with_their_backlog(valkey: Valkey, valkey_url: str) -> None:
     valkey.xgroup_create("browser:jobs", "workers", mkstream=True)
     an_hour_ago_ms = time.time_ns() // 1_000_000 - 3_600_000
     for number in range(5):

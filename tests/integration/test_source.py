@@ -233,7 +233,7 @@ def test_lost_connections_are_made_again(valkey: Valkey, valkey_url: str) -> Non
     assert seen == 25_000
 
 
-def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retries_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.pipeline.positions.PAUSES_S", (0.0, 0.0))
     tries: list[int] = []
 

@@ -262,7 +262,7 @@ def test_a_clean_413_is_cut_and_counts_once(spool: Spool, proxy: Proxy, warehous
     assert counted(warehouse) == everywhere(64)
 
 
-def test_nobody_listens(spool: Spool, warehouse: Client) -> None:
+def test_no_server_listens(spool: Spool, warehouse: Client) -> None:
     spool.put(to_payload(rows(1)), token="1", meta=TABLE)
     with exporting(spool, "http://127.0.0.1:9", warehouse) as exporter:
         wait_until(lambda: exporter.stats().failures.get("unavailable"), "a refusal")

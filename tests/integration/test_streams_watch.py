@@ -131,7 +131,7 @@ def test_ids_that_are_no_times_have_no_age(group: Valkey) -> None:
     assert (depth.oldest_pending_ms, depth.oldest_undelivered_ms) == (None, int(entry.split("-")[0]))
 
 
-def test_who_holds_what(group: Valkey) -> None:
+def test_pending_entries_are_listed_by_consumer(group: Valkey) -> None:
     first, *_ = add(group, 6)
     read(group, 3, by="busy")
     read(group, 1, by="stuck")
@@ -153,7 +153,7 @@ def test_who_holds_what(group: Valkey) -> None:
 # Events -------------------------------------------------------------------------------------------
 
 
-def test_a_foreign_group_is_counted_by_what_the_server_knows(group: Valkey, watcher: Watcher) -> None:
+def test_a_foreign_group_is_counted_from_server_data(group: Valkey, watcher: Watcher) -> None:
     add(group, 5)
     assert watcher.run_once() == 1  # what was there before is where the odometers begin
     assert told(group) == Counter()

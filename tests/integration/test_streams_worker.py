@@ -662,7 +662,7 @@ def test_a_stopping_worker_does_not_wait_for_an_unavailable_server(
     asyncio.run(scenario())
 
 
-def test_a_worker_with_results_waits_for_a_server_that_is_away_as_long_as_its_grace(tmp_path: Path) -> None:
+def test_a_worker_with_results_waits_for_an_unavailable_server_during_its_grace_period(tmp_path: Path) -> None:
     server = EmbeddedValkey(tmp_path / "data", tmp_path)
     server.start()
     server.wait_ready(READY_S)

@@ -110,7 +110,7 @@ def all_routes(app: FastAPI) -> set[tuple[str, str]]:
     }
 
 
-def test_every_route_is_asked(world: World) -> None:
+def test_every_route_is_covered(world: World) -> None:
     """A new route is added to the table, or this fails."""
     assert isinstance(world.api.app, FastAPI)
     here = {route for route in all_routes(world.api.app) if not route[1].startswith(ELSEWHERE)}
@@ -152,7 +152,9 @@ def everything(world: World, valkey: Valkey) -> Any:
 
 
 @pytest.mark.parametrize("stranger", STRANGERS)
-def test_strangers_cannot_tell_what_exists_from_what_does_not(world: World, valkey: Valkey, stranger: str) -> None:
+def test_strangers_get_the_same_response_for_existing_and_missing_names(
+    world: World, valkey: Valkey, stranger: str
+) -> None:
     for level in AccessLevel:
         api = world.with_key(STRANGERS[stranger], level)
         before = everything(world, valkey)
@@ -191,7 +193,7 @@ def test_a_level_too_low_changes_nothing(world: World, valkey: Valkey) -> None:
     assert everything(world, valkey) == before
 
 
-def test_those_who_may_are_let(world: World) -> None:
+def test_permitted_keys_are_accepted(world: World) -> None:
     """Guards the tests above, which would pass if every request were refused."""
     api = world.with_key(KeyScope("acme", "shop", "prod"), AccessLevel.OPERATE)
     for route in ROUTES:

@@ -207,7 +207,7 @@ class TestValkey:
                 admin.execute_command("ACL", "LOAD")
         assert check_anonymous("redis", url).ok
 
-    def test_a_server_that_is_away_is_not_taken_for_safe(self) -> None:
+    def test_an_unavailable_server_is_not_reported_as_safe(self) -> None:
         assert not check_valkey_user("redis", "redis://:p@127.0.0.1:1/0").ok
         assert not check_postgres_role("postgres", "postgresql://me:p@127.0.0.1:1/db").ok
 

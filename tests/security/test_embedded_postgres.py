@@ -251,7 +251,7 @@ def test_root_runs_no_program_that_another_user_could_write(
 
 
 @needs_another_user
-def test_root_asks_for_the_version_as_another_user(closed_programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_reads_the_version_as_another_user(closed_programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = closed_programs / "bin" / "postgres"
     program.parent.mkdir(mode=0o755)
     program.write_text('#!/bin/sh\necho "postgres (PostgreSQL) $(id -u).0"\n')

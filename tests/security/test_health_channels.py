@@ -68,7 +68,7 @@ def list_messages(pool: Pool) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("scope", [KeyScope("evil"), KeyScope("evil", "shop"), KeyScope("evil", "shop", "prod")])
-def test_a_tenant_cannot_ask_for_incidents_of_headrace(services: Services, pool: Pool, scope: KeyScope) -> None:
+def test_a_tenant_cannot_subscribe_to_incidents_of_headrace(services: Services, pool: Pool, scope: KeyScope) -> None:
     api = client_with_key(services, scope)
     where = {"org": EVIL.org, "project": EVIL.project, "env": EVIL.env}
     refused = api.post(PATH, params=where, json={**HOOK, "health": True})
@@ -91,7 +91,7 @@ def test_a_tenant_cannot_redirect_the_operators_channel(tenant: TestClient, oper
     assert tenant.patch(one, json={"url": "https://evil.example/"}).status_code == 200
 
 
-def test_what_tenants_asked_for_before_is_not_granted(pool: Pool) -> None:
+def test_earlier_subscriptions_of_tenants_have_no_effect(pool: Pool) -> None:
     """The resolution of an incident that started earlier is not sent either."""
     ours, _ = make_channel("channel_ours", EVIL, {**HOOK, "name": "ours", "health": True})
     old, _ = make_channel("channel_old", EVIL, HOOK)

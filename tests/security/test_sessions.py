@@ -229,7 +229,7 @@ def test_a_made_up_address_evades_no_limit(to: Services) -> None:
     assert statuses[-2:] == [401, 429]
 
 
-def test_only_what_a_trusted_proxy_adds_is_believed(to: Services) -> None:
+def test_only_headers_of_a_trusted_proxy_are_used(to: Services) -> None:
     """A proxy appends the client's address; anything before it may be forged."""
     behind = with_settings(to, trusted_proxies=("127.0.0.1/32", "10.0.0.0/8"))
     key = make_key(to.postgres_url)

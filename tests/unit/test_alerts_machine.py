@@ -81,7 +81,7 @@ def test_it_does_not_fire_again_within_the_cooldown_and_does_after_it() -> None:
     assert deep.at(15, 500) == ["firing"]
 
 
-def test_what_passes_within_the_cooldown_is_never_told() -> None:
+def test_an_incident_within_the_cooldown_is_not_notified() -> None:
     deep = Watched()
     deep.at(0, 500)
     deep.at(1, 0)
@@ -138,7 +138,7 @@ def test_all_queues_have_states_of_their_own() -> None:
     assert sorted((each.queue, each.kind.value) for each in made if each.told) == [("a", "resolved"), ("b", "firing")]
 
 
-def test_a_queue_that_is_gone_is_clean() -> None:
+def test_a_deleted_queue_is_clean() -> None:
     states, _ = evaluate(RULE, {"a": 500}, {}, T0)
     after, made = evaluate(RULE, {}, states, T0 + MINUTE)
     assert [each.kind for each in made] == [Phase.RESOLVED]
@@ -154,7 +154,7 @@ def test_a_rule_about_one_queue_leaves_the_others_alone() -> None:
     assert [(each.queue, each.kind) for each in made] == [("b", Phase.RESOLVED)]
 
 
-def test_a_silence_hides_what_begins_and_tells_what_is_left_of_it() -> None:
+def test_a_silence_defers_the_notification_of_a_lasting_incident() -> None:
     deep = Watched()
     deep.at(0, 500, quiet=True)
     assert [each.told for each in deep.made] == [False, False]
@@ -165,14 +165,14 @@ def test_a_silence_hides_what_begins_and_tells_what_is_left_of_it() -> None:
     assert deep.made[-1].since_ms == T0
 
 
-def test_nobody_is_told_of_the_end_of_what_nobody_was_told_of() -> None:
+def test_the_end_of_an_unnotified_incident_is_not_notified() -> None:
     deep = Watched()
     deep.at(0, 500, quiet=True)
     assert deep.at(1, 0, quiet=False) == ["resolved"]
     assert not any(each.told for each in deep.made)
 
 
-def test_whoever_was_told_hears_of_the_end_in_a_silence_too() -> None:
+def test_the_end_of_a_notified_incident_is_notified_during_a_silence() -> None:
     deep = Watched()
     deep.at(0, 500)
     assert deep.at(1, 0, quiet=True) == ["resolved"]
@@ -201,7 +201,7 @@ def test_a_rule_that_flaps_keeps_its_incident_open_for_longer() -> None:
     assert deep.at(21, 0) == ["resolved"]
 
 
-def test_what_is_over_is_forgotten_in_the_end() -> None:
+def test_finished_states_are_removed() -> None:
     deep = Watched()
     deep.at(0, 500)
     deep.at(1, 0)
@@ -210,7 +210,7 @@ def test_what_is_over_is_forgotten_in_the_end() -> None:
     assert deep.state == INITIAL_STATE
 
 
-def test_a_clock_that_goes_back_makes_nobody_wait_for_it_to_catch_up() -> None:
+def test_a_clock_set_back_delays_nothing() -> None:
     deep = Watched()
     deep.at(1000, 500)
     assert deep.at(0, 0) == ["resolved"]  # 1000 minutes back

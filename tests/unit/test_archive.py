@@ -73,7 +73,7 @@ def test_events_come_back_as_they_were_decoded(tmp_path: Path) -> None:
     assert found.to_pylist() == whole.to_pylist()
 
 
-def test_what_was_set_aside_is_no_column_of_the_archive(tmp_path: Path) -> None:
+def test_the_archive_has_no_column_of_unreadable_entries(tmp_path: Path) -> None:
     ArchiveWriter(str(tmp_path)).write(events(0))
     [file] = tmp_path.rglob("*.parquet")
     written = pyarrow.parquet.read_schema(file)
@@ -265,9 +265,7 @@ def test_columns_that_an_older_release_did_not_write_are_unknown(tmp_path: Path)
     assert batch["runs"].to_pylist() == [None]
 
 
-def test_files_that_are_tidied_away_while_they_are_read_are_found_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_compacted_during_a_read_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = str(tmp_path)
     for part in (events(0, 1), events(2), events(3, 4)):
         ArchiveWriter(uri).write(part)
@@ -286,7 +284,7 @@ def test_files_that_are_tidied_away_while_they_are_read_are_found_again(
     assert summary["events"].to_pylist() == [5]
 
 
-def test_files_around_an_hour_may_be_tidied_away_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_next_to_an_hour_may_be_compacted_during_a_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = str(tmp_path)
     for part in (events(0), events(0, 1)[1:], events(0, 1, 3600)[2:], events(0, 1, 3600, 7200)[3:]):
         ArchiveWriter(uri).write(part)

@@ -86,7 +86,7 @@ class TestTenant:
             caller(KeyScope("acme")).resolve_environment(None, "shop", None)
         assert caught.value.detail.startswith("Missing: env.")
 
-    def test_the_words_for_anothers_tenant_do_not_depend_on_the_level(self) -> None:
+    def test_the_response_for_a_foreign_tenant_does_not_depend_on_the_level(self) -> None:
         said: set[str] = set()
         for level in AccessLevel:
             with pytest.raises(Problem) as caught:
@@ -176,7 +176,7 @@ class TestRates:
             assert allowed <= burst + now * per_s + 1e-6
 
     @given(st.floats(0.1, 100), st.integers(1, 50))
-    def test_whoever_waits_as_long_as_told_is_let_in(self, per_s: float, burst: int) -> None:
+    def test_a_request_after_the_stated_wait_is_accepted(self, per_s: float, burst: int) -> None:
         now = 0.0
         buckets = RequestRateLimiter(per_s, burst, lambda: now)
         while (spent := buckets.take("k")).allowed:
@@ -199,7 +199,7 @@ class TestRates:
         assert buckets.take("0").allowed  # it was forgotten
         assert not buckets.take(str(MAX_BUCKETS + 9)).allowed
 
-    def test_a_refusal_says_when(self) -> None:
+    def test_a_refusal_states_the_wait(self) -> None:
         buckets = RequestRateLimiter(0.5, 1, lambda: 0.0)
         buckets.take("a")
         with pytest.raises(Problem) as caught:

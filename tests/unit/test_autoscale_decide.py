@@ -240,7 +240,7 @@ def test_a_limit_of_the_environment_is_shared() -> None:
     assert made.wanted == 4
 
 
-def test_a_paused_queue_needs_nobody_but_keeps_one() -> None:
+def test_a_paused_queue_keeps_one_worker() -> None:
     made = decide(worker(max=50), make_observation(source(depth=1000, paused=True)), make_settled_state(0), NOON)
     assert made.wanted == 1
 

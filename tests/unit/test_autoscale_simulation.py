@@ -149,14 +149,14 @@ def test_jobs_that_do_not_end_are_long() -> None:
 @pytest.mark.parametrize(
     "other", [CounterSample(20_000, 2, 5, 5, 0), CounterSample(20_000, 1, 5, 3, 0), CounterSample(140_000, 1, 9, 9, 0)]
 )
-def test_counters_that_began_anew_or_were_not_read_for_long_tell_nothing(other: CounterSample) -> None:
+def test_restarted_or_old_counters_give_no_rate(other: CounterSample) -> None:
     meter = RateMeter(60.0)
     meter.add(CounterSample(0, 1, 5, 5, 0))
     meter.add(CounterSample(10_000, 1, 5, 5, 0))
     assert meter.add(other).arrivals_per_s is None
 
 
-def test_readings_as_far_apart_as_the_window_is_long_tell_rates() -> None:
+def test_samples_one_window_apart_give_rates() -> None:
     """autoscale.every may be as long as autoscale.window, and a reading comes when the one before is done."""
     meter = RateMeter(60.0)
     known = [meter.add(CounterSample(number * 60_500, 1, number * 121, number * 121, 4)) for number in range(4)]

@@ -70,7 +70,7 @@ def test_workers_are_started_with_the_settings_of_the_autoscaler() -> None:
     assert build_worker_command(jobs, None, {})[-4:] == ["--stream", "jobs", "--group", "workers"]
 
 
-def test_no_file_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     answer = CliRunner().invoke(headrace, ["autoscale", "run"])
     assert answer.exit_code == 3
     assert "autoscale.types" in answer.output

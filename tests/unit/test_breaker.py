@@ -140,7 +140,7 @@ def opened(clock: FakeClock) -> Breaker:
     return breaker
 
 
-def test_of_many_threads_that_ask_at_once_one_gets_the_probe() -> None:
+def test_one_of_many_concurrent_threads_gets_the_probe() -> None:
     clock = FakeClock()
     breaker = opened(clock)
     clock.now += RESET_S

@@ -133,7 +133,7 @@ def readings(group: list[dict[str, Any]]) -> dict[int, list[int]]:
 @given(
     st.lists(moves, max_size=30), st.lists(numbers, min_size=len(COUNT_COLUMN), max_size=len(COUNT_COLUMN)), st.data()
 )
-def test_after_a_resync_the_odometers_tell_what_was_lost(
+def test_after_a_resync_the_odometers_show_the_loss(
     moves: list[tuple[Op, int, bool]], before: list[int], data: st.DataObject
 ) -> None:
     """Each move has a verb, a number of jobs, and whether its event was lost."""

@@ -64,7 +64,7 @@ def test_help_lists_every_command() -> None:
         assert short_help in result.stdout
 
 
-def test_the_table_says_what_the_command_says() -> None:
+def test_the_table_and_the_command_agree() -> None:
     for name, (target, short_help) in main.COMMANDS.items():
         assert main.load_command(target).get_short_help_str(limit=200) == short_help, name
 

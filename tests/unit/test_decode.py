@@ -41,7 +41,7 @@ def test_events_keep_their_columns() -> None:
         ({"seq": "99999999999999999999"}, "not an event", None),
     ],
 )
-def test_what_is_no_event_is_set_aside(changes: dict[str, str], reason: str, seq: int | None) -> None:
+def test_invalid_entries_are_marked_unreadable(changes: dict[str, str], reason: str, seq: int | None) -> None:
     rows = decode(0, [entry(1), entry(2, **changes), entry(3)]).to_pylist()
     assert [row["aside"] for row in rows] == [None, reason, None]
     assert [row["seq"] for row in rows] == [1, seq, 3]
@@ -70,7 +70,7 @@ def test_many_among_many() -> None:
     assert rows["aside"].null_count == 990
 
 
-def test_a_newer_version_is_set_aside_in_bulk() -> None:
+def test_entries_of_a_newer_version_are_marked_unreadable_in_bulk() -> None:
     entries = [entry(number, version="2" if number % 2 else "1") for number in range(1, 10_001)]
     rows = decode(0, entries)
     assert rows["seq"].to_pylist() == list(range(1, 10_001))
@@ -78,7 +78,7 @@ def test_a_newer_version_is_set_aside_in_bulk() -> None:
 
 
 @pytest.mark.parametrize("entry_id", [b"9999999999999-0", b"18446744073709551615-1", b"1000-9999999999999"])
-def test_an_impossible_time_is_told(entry_id: bytes) -> None:
+def test_an_impossible_time_is_reported(entry_id: bytes) -> None:
     with pytest.raises(ImpossibleEntry, match="XDEL"):
         decode(0, [entry(1), (entry_id, entry(2)[1])])
 

@@ -48,11 +48,11 @@ async def ask(client_leaves: bool, work: Any, cancel: Any) -> Any:
     return await run_until_disconnect(request(client_leaves), (CapacityLimiter(2),), work, cancel)
 
 
-def test_the_answer_of_whoever_stays() -> None:
+def test_a_connected_client_gets_the_result() -> None:
     assert asyncio.run(ask(False, lambda: 7, pytest.fail)) == 7
 
 
-def test_the_work_of_whoever_leaves_is_ended() -> None:
+def test_the_work_of_a_disconnected_client_is_cancelled() -> None:
     ended = threading.Event()
 
     def work() -> str:
@@ -63,7 +63,7 @@ def test_the_work_of_whoever_leaves_is_ended() -> None:
         asyncio.run(ask(True, work, ended.set))
 
 
-def test_whoever_left_before_its_turn_asks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_disconnects_while_queued_runs_no_query(monkeypatch: pytest.MonkeyPatch) -> None:
     """All threads are busy when the client disconnects; its query must not run when one becomes free."""
     limiter, left = CapacityLimiter(1), threading.Event()
 
@@ -103,7 +103,7 @@ def test_what_is_not_the_fault_of_a_question_is_no_bug(code: int | None, expecte
         raise DatabaseError("said by ClickHouse", code=code)
 
 
-def test_nobody_waits_for_others_to_find_clickhouse_silent() -> None:
+def test_no_request_waits_for_another_that_hangs_on_clickhouse() -> None:
     """Two first requests connect at the same time, though ClickHouse does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(2) as pool:
         silent.settimeout(60)

@@ -38,7 +38,7 @@ class TestBackoff:
         whole = DEFAULT_BACKOFF.delay_s(failures, 0.0)
         assert whole * (1 - JITTER) <= DEFAULT_BACKOFF.delay_s(failures, draw) <= whole <= DEFAULT_BACKOFF.longest_s
 
-    def test_what_the_destination_asks_for_is_the_least(self) -> None:
+    def test_the_delay_requested_by_the_destination_is_a_minimum(self) -> None:
         assert DEFAULT_BACKOFF.delay_s(1, 0.0, 120.0) == 120.0
         assert DEFAULT_BACKOFF.delay_s(1, 0.0, 1.0) == 5.0
         assert DEFAULT_BACKOFF.delay_s(1, 0.0, 1e9) == LONGEST_RETRY_AFTER_S
@@ -135,101 +135,101 @@ class TestAnswers:
         assert found is None or (found >= 0 and math.isfinite(found))
 
 
-def started(fates: UnknownOutcomes, record_id: int, blocks: int) -> int:
-    mark = fates.start_send(record_id, blocks)
+def started(outcomes: UnknownOutcomes, record_id: int, blocks: int) -> int:
+    mark = outcomes.start_send(record_id, blocks)
     assert mark is not None
     return mark
 
 
 class TestUnknownOutcomes:
     def test_a_quarter_of_the_window_may_pass_an_unclear_record(self) -> None:
-        fates = UnknownOutcomes(40)
-        assert fates.reserve(1, 1)
-        fates.mark_unknown(1, started(fates, 1, 1), 0)
-        fates.end_send(1)
+        outcomes = UnknownOutcomes(40)
+        assert outcomes.reserve(1, 1)
+        outcomes.mark_unknown(1, started(outcomes, 1, 1), 0)
+        outcomes.end_send(1)
         passing = 0
-        while fates.reserve(2 + passing, 1):
-            started(fates, 2 + passing, 1)
-            fates.end_send(2 + passing)
+        while outcomes.reserve(2 + passing, 1):
+            started(outcomes, 2 + passing, 1)
+            outcomes.end_send(2 + passing)
             passing += 1
         assert passing == 9  # including the record itself: 10 of 40
-        assert not fates.has_room()
-        assert fates.reserve(1, 1), "the record that everybody waits for is always let through"
-        fates.resolve(1)
-        assert fates.has_room()
+        assert not outcomes.has_room()
+        assert outcomes.reserve(1, 1), "the record that everybody waits for is always let through"
+        outcomes.resolve(1)
+        assert outcomes.has_room()
 
     def test_what_is_taken_counts_before_it_is_sent(self) -> None:
-        fates = UnknownOutcomes(40)
-        assert fates.reserve(1, 1)
-        mark = started(fates, 1, 1)
-        assert fates.reserve(2, 8)
-        fates.mark_unknown(1, mark, 0)
-        assert not fates.reserve(3, 2)
-        assert fates.reserve(3, 1)
-        fates.cancel_reservation(8)
-        assert fates.reserve(4, 8)
+        outcomes = UnknownOutcomes(40)
+        assert outcomes.reserve(1, 1)
+        mark = started(outcomes, 1, 1)
+        assert outcomes.reserve(2, 8)
+        outcomes.mark_unknown(1, mark, 0)
+        assert not outcomes.reserve(3, 2)
+        assert outcomes.reserve(3, 1)
+        outcomes.cancel_reservation(8)
+        assert outcomes.reserve(4, 8)
 
-    def test_what_was_taken_before_a_fate_became_unclear_may_still_be_held_back(self) -> None:
-        fates = UnknownOutcomes(40)
-        assert all(fates.reserve(number, 4) for number in (1, 2, 3, 4))
-        mark = started(fates, 1, 1)
-        fates.mark_unknown(1, mark, 0)
-        fates.end_send(1)
-        assert [fates.start_send(number, 4) is None for number in (2, 3, 4, 1)] == [False, False, True, False]
+    def test_records_leased_before_an_unknown_outcome_can_still_be_delayed(self) -> None:
+        outcomes = UnknownOutcomes(40)
+        assert all(outcomes.reserve(number, 4) for number in (1, 2, 3, 4))
+        mark = started(outcomes, 1, 1)
+        outcomes.mark_unknown(1, mark, 0)
+        outcomes.end_send(1)
+        assert [outcomes.start_send(number, 4) is None for number in (2, 3, 4, 1)] == [False, False, True, False]
 
     def test_a_send_under_way_counts_as_long_as_it_lasts(self) -> None:
-        fates = UnknownOutcomes(40)
-        assert fates.reserve(1, 1)
-        started(fates, 1, 1)
-        assert fates.reserve(2, 9)
-        assert not fates.reserve(3, 1)
-        fates.end_send(1)
-        assert fates.reserve(3, 1)
+        outcomes = UnknownOutcomes(40)
+        assert outcomes.reserve(1, 1)
+        started(outcomes, 1, 1)
+        assert outcomes.reserve(2, 9)
+        assert not outcomes.reserve(3, 1)
+        outcomes.end_send(1)
+        assert outcomes.reserve(3, 1)
 
     def test_the_earliest_try_counts(self) -> None:
-        fates = UnknownOutcomes(40)
-        first = started(fates, 1, 1)
-        fates.mark_unknown(1, first, 0)
-        assert fates.reserve(2, 5)
-        fates.mark_unknown(1, started(fates, 1, 5) + 5, 0)
-        assert fates.count_passed_blocks() == 5
+        outcomes = UnknownOutcomes(40)
+        first = started(outcomes, 1, 1)
+        outcomes.mark_unknown(1, first, 0)
+        assert outcomes.reserve(2, 5)
+        outcomes.mark_unknown(1, started(outcomes, 1, 5) + 5, 0)
+        assert outcomes.count_passed_blocks() == 5
 
     def test_less_may_pass_what_an_earlier_process_may_have_sent(self) -> None:
-        fates = UnknownOutcomes(160)  # 40 may pass, 10 after a restart
-        fates.mark_possibly_sent(1)
-        fates.mark_possibly_sent(2)
-        assert fates.reserve(1, 1)
-        assert fates.reserve(2, 1)
-        assert fates.reserve(3, 8)
-        assert not fates.reserve(4, 1)
-        fates.resolve(2)
-        assert not fates.reserve(4, 1)
-        fates.resolve(1)
-        assert fates.reserve(4, 1)
+        outcomes = UnknownOutcomes(160)  # 40 may pass, 10 after a restart
+        outcomes.mark_possibly_sent(1)
+        outcomes.mark_possibly_sent(2)
+        assert outcomes.reserve(1, 1)
+        assert outcomes.reserve(2, 1)
+        assert outcomes.reserve(3, 8)
+        assert not outcomes.reserve(4, 1)
+        outcomes.resolve(2)
+        assert not outcomes.reserve(4, 1)
+        outcomes.resolve(1)
+        assert outcomes.reserve(4, 1)
 
-    def test_where_nothing_is_recognised_nobody_waits(self) -> None:
-        fates = UnknownOutcomes(None)
-        fates.mark_possibly_sent(1)
-        assert fates.reserve(2, 10**9)
-        assert fates.count_passed_blocks() == 0
+    def test_without_deduplication_nothing_waits(self) -> None:
+        outcomes = UnknownOutcomes(None)
+        outcomes.mark_possibly_sent(1)
+        assert outcomes.reserve(2, 10**9)
+        assert outcomes.count_passed_blocks() == 0
 
     def test_only_what_was_certainly_not_applied_may_be_cut(self) -> None:
-        fates = UnknownOutcomes(40)
-        assert fates.can_split(1, 0)
-        fates.mark_unknown(1, 0, 0)
-        assert not fates.can_split(1, 0)
-        assert fates.can_split(1, 1)
-        fates.mark_possibly_sent(2)
-        assert not fates.can_split(2, 5)
+        outcomes = UnknownOutcomes(40)
+        assert outcomes.can_split(1, 0)
+        outcomes.mark_unknown(1, 0, 0)
+        assert not outcomes.can_split(1, 0)
+        assert outcomes.can_split(1, 1)
+        outcomes.mark_possibly_sent(2)
+        assert not outcomes.can_split(2, 5)
 
     def test_a_record_larger_than_the_allowance_goes_alone(self) -> None:
-        fates = UnknownOutcomes(40)
-        assert fates.reserve(1, 100)
-        started(fates, 1, 100)
-        assert not fates.reserve(2, 1)
-        assert not fates.reserve(3, 100)
-        fates.end_send(1)
-        assert fates.reserve(3, 100)
+        outcomes = UnknownOutcomes(40)
+        assert outcomes.reserve(1, 100)
+        started(outcomes, 1, 100)
+        assert not outcomes.reserve(2, 1)
+        assert not outcomes.reserve(3, 100)
+        outcomes.end_send(1)
+        assert outcomes.reserve(3, 100)
 
     def test_what_was_tried_before_and_not_by_us_is_inherited(self) -> None:
         inheritance = EarlierAttempts()

@@ -45,7 +45,7 @@ def test_an_odometer_begins_at_zero() -> None:
     assert (found.pct, found.missing) == (95.0, {Op.ENQUEUE: 5})
 
 
-def test_without_a_reading_before_nobody_can_tell() -> None:
+def test_without_an_earlier_odometer_completeness_is_unknown() -> None:
     found = compute_completeness([span(10, first=90, last=100)], {}, kept_since_ms=LATER)
     assert (found.pct, found.missing) == (None, {})
     assert compute_completeness([], {}, kept_since_ms=0).pct is None
@@ -71,14 +71,14 @@ def test_almost_all_is_not_all() -> None:
     assert found.pct == 99.999
 
 
-def test_what_moved_across_the_end_of_a_window_was_seen_by_nobody() -> None:
+def test_operations_across_the_end_of_a_window_are_unknown() -> None:
     within = [span(10, first=90, last=100)]
     assert not has_unseen_movement(within, before(90), after=before(100))
     assert has_unseen_movement(within, before(90), after=before(101))
     assert has_unseen_movement([], before(90), after=before(91))  # nothing in the window, and one more after it
 
 
-def test_a_queue_that_was_not_heard_of_again_may_have_moved() -> None:
+def test_a_queue_without_later_events_may_have_changed() -> None:
     assert has_unseen_movement([], before(90), after={})
     assert has_unseen_movement([], before(90), after=before(0, LATER))  # Valkey lost it meanwhile
 

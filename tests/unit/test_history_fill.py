@@ -180,7 +180,7 @@ befores = st.none() | st.builds(make_waiting_gauges, st.integers(0, 20), st.inte
 @given(
     st.lists(events, max_size=30, unique_by=lambda event: event.after_ms), befores, st.sampled_from([10, 30, 60, 300])
 )
-def test_a_coarser_chart_tells_the_same_as_a_finer_one(
+def test_a_coarser_chart_has_the_totals_of_a_finer_one(
     found: list[Event], before: GaugeValues | None, step_s: int
 ) -> None:
     """Points of several buckets have the sum, maximum or last value of their buckets."""

@@ -153,7 +153,7 @@ def test_what_cannot_be_answered_is_refused_with_a_reason(params: dict[str, str]
         resolve_window(NOW_MS, **params)
 
 
-def test_a_clock_that_is_a_little_ahead_is_forgiven() -> None:
+def test_a_clock_slightly_ahead_is_tolerated() -> None:
     assert resolve_window(NOW_MS, start=iso(NOW_S - 60), end=iso(NOW_S + 30)).end_s == 1_800_000_005
 
 

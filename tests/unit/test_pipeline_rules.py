@@ -128,7 +128,7 @@ def test_where_a_quiet_shard_began_is_kept(spool: Spool) -> None:
     assert Sink(spool, {}).take(numbered(10_000_001, shard=1)).batch.lost_events == 0
 
 
-def test_what_is_taken_is_not_taken_again(spool: Spool) -> None:
+def test_a_stored_batch_is_not_stored_again(spool: Spool) -> None:
     sink = Sink(spool, {0: ShardMark(START, 0)})
     sink.take(later(1))
     with pytest.raises(HeadraceError, match="read again"):
@@ -201,7 +201,7 @@ def test_a_batch_of_many_rows_fits_into_the_spool(tmp_path: Path) -> None:
     assert all(record.meta["uncut"] for record in rows)
 
 
-def test_what_is_set_aside_is_kept_as_a_sample(spool: Spool) -> None:
+def test_samples_of_unreadable_entries_are_stored(spool: Spool) -> None:
     odd = {"at_ms": MS, "seq": 2, "aside": "malformed", "sample": b"\xff", "op": None, "n": None}
     parts = summaries({"at_ms": MS - 1, "seq": 1}, odd, {"at_ms": MS + 1, "seq": 3})
     taken = Sink(spool, {0: ShardMark(START, 0)}).take(parts)
@@ -256,7 +256,7 @@ def make_checkpoint(folder: Path, query: str, commits: int = 1) -> Path:
     return folder
 
 
-def test_what_belongs_together_is_taken(tmp_path: Path) -> None:
+def test_a_matching_checkpoint_is_accepted(tmp_path: Path) -> None:
     verify_checkpoint(tmp_path / "none", {}, group_exists=False)  # a first start
     made = make_checkpoint(tmp_path / "made", "a")
     verify_checkpoint(made, {QUERY: "a"}, group_exists=True)
@@ -275,7 +275,7 @@ def test_what_belongs_together_is_taken(tmp_path: Path) -> None:
         ("a", {QUERY: "a"}, "another", "Another pipeline"),
     ],
 )
-def test_what_does_not_is_refused(
+def test_a_mismatched_checkpoint_is_refused(
     tmp_path: Path, query: str | None, marks: dict[str, str], group_exists: bool | str, what: str
 ) -> None:
     folder = tmp_path / "checkpoint"
@@ -286,7 +286,7 @@ def test_what_does_not_is_refused(
     assert "--from group" in str(caught.value)
 
 
-def test_a_checkpoint_is_set_aside_not_deleted(tmp_path: Path) -> None:
+def test_a_replaced_checkpoint_is_renamed_not_deleted(tmp_path: Path) -> None:
     assert move_away(tmp_path / "none") is None
     made = make_checkpoint(tmp_path / "made", "a")
     aside = move_away(made)
@@ -313,7 +313,7 @@ def test_pauses_between_queries_double() -> None:
     assert [BETWEEN_QUERIES.delay_s(failures, 0.0) for failures in range(7)] == [1, 1, 2, 4, 8, 16, 30]
 
 
-def test_figures_for_prometheus(spool: Spool) -> None:
+def test_metrics_for_prometheus(spool: Spool) -> None:
     monitor = PipelineMonitor()
     monitor.record_batch(Sink(spool, {0: ShardMark(START, 0)}).take(numbered(4, 5)).batch)
     monitor.record_lag({"0": 7})

@@ -135,7 +135,7 @@ def test_those_that_wait_longest_come_first_and_the_others_are_summed_up() -> No
     assert aged.samples == [MetricSample(("3", "q"), 997.0), MetricSample(("", ""), 998.0)]
 
 
-def test_a_series_without_labels_is_told_with_the_others() -> None:
+def test_a_series_without_labels_is_rendered_with_the_others() -> None:
     rows = [
         RankedSample(MetricSample(("", ""), 7.0), 1.0),
         *(RankedSample(MetricSample((str(i), ""), 1.0), 10.0 + i) for i in range(3)),
@@ -240,7 +240,7 @@ def test_percentiles_of_the_others_are_those_of_all_their_jobs_together() -> Non
     assert {dict(labels).get("queue") for labels in runs} == {"queue"}, "of the others nothing was measured"
 
 
-def test_what_was_not_read_is_absent_and_said_so() -> None:
+def test_unread_families_are_absent_and_reported() -> None:
     found = build_values(QueueMetricsInput([state(0)]), TenantLabelPolicy())
     assert "headrace_queue_recent_wait_seconds" not in found
     assert "headrace_history_lag_seconds" not in found
@@ -382,7 +382,7 @@ def test_long_messages_are_shortened() -> None:
     assert truncate_message("x" * 501) == "x" * 499 + "…"
 
 
-def test_parity_is_told_by_series() -> None:
+def test_parity_is_reported_by_series() -> None:
     left = [
         render_family(
             SnapshotFamily(

@@ -188,7 +188,7 @@ def test_a_flipped_bit_or_truncation_anywhere_in_the_hint_changes_nothing(image:
             assert stats.corrupt == 0, at
 
 
-def test_a_truncation_that_was_never_promised_is_a_torn_write(image: Image, spans: list[tuple[int, int]]) -> None:
+def test_a_truncation_of_unsynced_records_is_a_torn_write(image: Image, spans: list[tuple[int, int]]) -> None:
     """Without the journal, a truncated tail is what a crash leaves: removed, quarantined, and no record is missed."""
     start, end = spans[-1]
     without_journal = {name: data for name, data in image.items() if name != JOURNAL}
@@ -286,7 +286,7 @@ def test_a_middle_segment_of_garbage_is_counted_once_and_kept(tmp_path: Path) ->
         assert (spool.stats().corrupt, spool.stats().size) == (0, 7)
 
 
-def test_a_stray_file_with_a_segments_name_is_set_aside(copy: Callable[[], Path]) -> None:
+def test_a_stray_file_with_a_segments_name_is_quarantined(copy: Callable[[], Path]) -> None:
     path = copy()
     (path / "00000000000000ff.seg").write_bytes(b"not a segment")
     (path / "notes.txt").write_text("mine")

@@ -234,7 +234,7 @@ def test_a_record_that_cannot_be_buried_stays_in_flight(files: CrashFiles) -> No
     assert spool.stats().dead == 1
 
 
-def test_a_full_disk_at_the_end_is_said_and_the_lock_is_free(files: CrashFiles) -> None:
+def test_a_full_disk_at_close_is_reported_and_the_lock_is_released(files: CrashFiles) -> None:
     spool = opened(files)
     fill(spool, files, 2)
     spool.put(PAYLOAD, durable=False)
@@ -245,7 +245,7 @@ def test_a_full_disk_at_the_end_is_said_and_the_lock_is_free(files: CrashFiles) 
         assert names(spool.lease_many(5)) == [0, 1]
 
 
-def test_opening_on_a_full_disk_is_said_and_harmless(files: CrashFiles) -> None:
+def test_opening_on_a_full_disk_is_reported_and_harmless(files: CrashFiles) -> None:
     spool = opened(files)
     fill(spool, files, 2)
     spool.close()
@@ -348,7 +348,7 @@ def loses_power_until(files: CrashFiles, fits: Callable[[CrashFiles], bool]) -> 
     raise AssertionError("no seed does that")
 
 
-def test_a_mark_does_not_speak_for_a_record_that_the_power_took(files: CrashFiles) -> None:
+def test_a_mark_does_not_cover_a_record_lost_in_a_power_failure(files: CrashFiles) -> None:
     """The kernel wrote the page of the second record and not that of the first: neither was durable, but the mark of
     the second must not cover the first."""
     spool = opened(files, sync="os", segment_size=65536, compression="none")
@@ -386,7 +386,7 @@ def test_a_part_that_was_itself_replaced_does_not_come_again(files: CrashFiles) 
         assert spool.stats().conserved
 
 
-def test_notes_about_records_that_were_never_written_are_about_nobody(files: CrashFiles) -> None:
+def test_notes_about_unwritten_records_are_ignored(files: CrashFiles) -> None:
     """Killed between the note that a record in memory is acked and the write of that record: the number is free again,
     and its next user must not count as acked."""
     opened(files).close()

@@ -16,7 +16,7 @@ def test_the_oldest_place_goes_first() -> None:
     assert found == [(2, 8), (2, 9), (5, 5), (7, 7)]
 
 
-def test_a_delayed_one_blocks_nobody_and_then_goes_first() -> None:
+def test_a_delayed_record_blocks_no_other_and_then_goes_first() -> None:
     returned = RequeuedRecords()
     returned.add((1, 1), due=10.0)
     returned.add((2, 2))

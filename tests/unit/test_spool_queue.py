@@ -117,7 +117,7 @@ def test_a_nacked_record_keeps_its_place_and_counts_the_attempt(spool: Spool) ->
     assert spool.stats().last_error == "down"
 
 
-def test_a_delayed_record_blocks_nobody(spool: Spool) -> None:
+def test_a_delayed_record_blocks_no_other(spool: Spool) -> None:
     spool.put(b"a")
     spool.put(b"b")
     spool.nack(leased(spool).id, delay=3600)
@@ -125,7 +125,7 @@ def test_a_delayed_record_blocks_nobody(spool: Spool) -> None:
     assert spool.stats().delayed == 1
 
 
-def test_a_delayed_record_wakes_who_waits(spool: Spool) -> None:
+def test_a_delayed_record_wakes_a_waiting_lease(spool: Spool) -> None:
     spool.put(b"a")
     spool.nack(leased(spool).id, delay=0.02)
     record = spool.lease(timeout=60)
@@ -140,7 +140,7 @@ def test_a_released_record_was_not_tried(spool: Spool) -> None:
     assert [(record.payload, record.attempts) for record in spool.lease_many(2)] == [(b"a", 0), (b"b", 0)]
 
 
-def test_a_put_wakes_who_waits(spool: Spool) -> None:
+def test_a_put_wakes_a_waiting_lease(spool: Spool) -> None:
     found: list[SpoolRecord | None] = []
     waiter = threading.Thread(target=lambda: found.append(spool.lease(timeout=None)))
     waiter.start()
@@ -149,7 +149,7 @@ def test_a_put_wakes_who_waits(spool: Spool) -> None:
     assert [record.payload for record in found if record] == [b"a"]
 
 
-def test_closing_wakes_who_waits(spool: Spool) -> None:
+def test_closing_wakes_a_waiting_lease(spool: Spool) -> None:
     found: list[SpoolRecord | None] = []
     waiter = threading.Thread(target=lambda: found.append(spool.lease(timeout=None)))
     waiter.start()
@@ -244,7 +244,7 @@ def test_finished_segments_are_deleted_out_of_order(opened: Opener, spool_path: 
     assert not verify_spool(spool_path)
 
 
-def test_poison_is_set_aside_with_its_reason(opened: Opener, spool_path: Path) -> None:
+def test_poison_is_dead_lettered_with_its_reason(opened: Opener, spool_path: Path) -> None:
     spool = opened()
     id = spool.put(b"bad \n rows", token="t", meta={"table": "x"})
     leased(spool)
@@ -257,7 +257,7 @@ def test_poison_is_set_aside_with_its_reason(opened: Opener, spool_path: Path) -
     assert dead.path.read_bytes().split(b"\n", 1)[1] == b"bad \n rows"
 
 
-def test_what_lies_in_dead_is_told(opened: Opener, spool_path: Path) -> None:
+def test_the_size_of_the_dead_directory_is_reported(opened: Opener, spool_path: Path) -> None:
     first = opened()
     first.put(b"bad" * 100)
     first.reject(leased(first).id, "no")

@@ -78,14 +78,14 @@ def test_every_truncation_is_noticed() -> None:
             assert decode_record_header(data[:length], 0, SALT) is None
 
 
-def test_a_record_of_another_segment_is_not_believed() -> None:
+def test_a_record_of_another_segment_is_rejected() -> None:
     data = encode(SALT + 1, 5, b"payload", put_at_us=9, durable=4)
     assert decode_record_header(data, 0, SALT) is None
     with pytest.raises(UnreadableRecord):
         decode_record(data, 0, len(data), SALT, 0)
 
 
-def test_a_void_stretch_tells_its_first_and_last_number_and_keeps_marks() -> None:
+def test_a_void_range_has_its_first_and_last_number_and_keeps_marks() -> None:
     data = encode_void(SALT, 10, 20, durable=9, marks={"0": "5-1"})
     head = decode_record_header(data, 0, SALT)
     assert head is not None

@@ -28,7 +28,7 @@ def test_what_raises_is_not_kept() -> None:
     assert kept.get("a", lambda: 1) == 1
 
 
-def test_nobody_waits_for_ever_behind_one_who_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_caller_waits_forever_behind_a_hanging_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent, "MAX_WAIT_S", 0.01)
     kept: TtlCache[int] = TtlCache(3600.0)
     asked, answered = Event(), Event()
