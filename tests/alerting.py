@@ -26,6 +26,7 @@ from headrace.alerts.senders import SendOptions
 from headrace.model.names import EnvRef, QueueRef
 from headrace.pipeline.buckets import bucketize
 from headrace.postgres.connect import Pool, transaction
+from headrace.runtime.backoff import Backoff
 from headrace.warehouse import pipeline_batches, queue_metrics
 from headrace.warehouse.connect import Client
 from headrace.warehouse.connect import connect as connect_clickhouse
@@ -39,7 +40,7 @@ ENV = REF.environment
 LOOPBACK = AddressPolicy(("127.0.0.1",))
 ANY_MAIL = replace(DEFAULT_POLICY, email_domains={"*": {"*"}})
 LOCAL = SendOptions(timeout_s=240.0, policy=LOOPBACK, channels=ANY_MAIL)
-SLOW = OutboxOptions(first_wait_s=3600.0, longest_wait_s=3600.0)
+SLOW = OutboxOptions(backoff=Backoff(3600.0, longest_s=3600.0))
 """A failed channel is retried only when the test calls `Alerting.retry_now`."""
 ANSWER_S = 60
 

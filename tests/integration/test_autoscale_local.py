@@ -118,7 +118,7 @@ def test_a_worker_that_dies_at_once_is_not_started_without_end(monkeypatch: pyte
         wait_until(lambda: broken.count() == 0, "it died")
         broken.reconcile()
     assert starts == 2, "the third has to wait"
-    now[0] += local.RETRY_S
+    now[0] += local.RESTART_BACKOFF.base_s
     broken.reconcile()
     assert len(broken.pids) == 1
     broken.stop()

@@ -22,7 +22,7 @@ from headrace.pipeline.clickhouse_destination import build_records
 from headrace.pipeline.job import open_pipeline
 from headrace.pipeline.options import IN_ORDER, PipelineOptions
 from headrace.postgres.connect import Pool, open_pool
-from headrace.spool.backoff import Backoff
+from headrace.runtime.backoff import Backoff
 from headrace.spool.options import SpoolOptions
 from headrace.warehouse import pipeline_batches
 from headrace.warehouse.connect import Client

@@ -14,9 +14,9 @@ from typing import Any, cast
 
 import pytest
 
+from headrace.runtime.backoff import Backoff
 from headrace.spool import exporter as exporter_module
 from headrace.spool.adaptive import WorkerBounds
-from headrace.spool.backoff import Backoff
 from headrace.spool.breaker import BreakerState
 from headrace.spool.destination import Destination, RetryableSendError, SendBatch
 from headrace.spool.exporter import Exporter, ExporterOptions

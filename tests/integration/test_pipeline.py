@@ -28,7 +28,7 @@ from headrace.queue import keys
 from headrace.queue.client import SyncClient
 from headrace.queue.scripts import Stubs
 from headrace.queue.state import read_states
-from headrace.spool.backoff import Backoff
+from headrace.runtime.backoff import Backoff
 from headrace.spool.options import SpoolOptions
 from headrace.valkey import streams
 from headrace.valkey.connect import Valkey, connect

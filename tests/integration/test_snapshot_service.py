@@ -10,12 +10,12 @@ from psycopg.sql import SQL, Identifier
 
 from headrace.errors import ServiceUnavailable
 from headrace.postgres.connect import connect as connect_postgres
+from headrace.runtime.backoff import Backoff
 from headrace.snapshot import service
 from headrace.snapshot.refresher import Refresher, read_direct
 from headrace.snapshot.service import SnapshotService, SnapshotServiceOptions
 from headrace.snapshot.sources import SnapshotSources
 from headrace.snapshot.store import SnapshotSuperseded
-from headrace.spool.backoff import Backoff
 from headrace.valkey.connect import Valkey
 from tests.conftest import Servers, wait_until
 from tests.snapshots import (

@@ -22,7 +22,7 @@ from headrace.model.event import Op
 from headrace.pipeline import clickhouse_destination
 from headrace.pipeline.clickhouse_destination import ClickHouseDestination
 from headrace.pipeline.payload import to_payload
-from headrace.spool.backoff import Backoff
+from headrace.runtime.backoff import Backoff
 from headrace.spool.exporter import Exporter, ExporterOptions
 from headrace.spool.spool import Spool, SpoolOptions
 from headrace.warehouse import queue_metrics

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.pipeline.options import IN_ORDER
+from headrace.runtime.backoff import JITTER, LONGEST_RETRY_AFTER_S, Backoff
 from headrace.spool.adaptive import DEAD_BAND, CounterRate, ExportLoad, WorkerBounds, compute_worker_count
-from headrace.spool.backoff import CLICKHOUSE_BACKOFF, DEFAULT_BACKOFF, JITTER, LONGEST_RETRY_AFTER_S, Backoff
 from headrace.spool.destination import (
     AuthSendError,
     PermanentSendError,
@@ -18,17 +19,19 @@ from headrace.spool.destination import (
     SendError,
     TooLargeSendError,
 )
+from headrace.spool.exporter import ExporterOptions
 from headrace.spool.health import DestinationHealth
 from headrace.spool.http_errors import error_for_status, parse_retry_after
 from headrace.spool.outcomes import EarlierAttempts, UnknownOutcomes
 
+DEFAULT_BACKOFF = ExporterOptions().backoff
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class TestBackoff:
     @pytest.mark.parametrize(
         ("backoff", "expected"),
-        [(DEFAULT_BACKOFF, [5, 10, 20, 40, 80, 160, 300, 300]), (CLICKHOUSE_BACKOFF, [1, 2, 4, 8, 16, 30, 30, 30])],
+        [(DEFAULT_BACKOFF, [5, 10, 20, 40, 80, 160, 300, 300]), (IN_ORDER.backoff, [1, 2, 4, 8, 16, 30, 30, 30])],
     )
     def test_it_doubles_up_to_the_longest(self, backoff: Backoff, expected: list[float]) -> None:
         assert [backoff.delay_s(failures, 0.0) for failures in range(1, 9)] == expected

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from headrace.spool.backoff import Backoff
+from headrace.runtime.backoff import Backoff
 from headrace.spool.exporter import Exporter, ExporterOptions
 from headrace.spool.failover import Failover
 from headrace.spool.metrics import METRICS, SpoolCollector, SpoolMetricDeclaration

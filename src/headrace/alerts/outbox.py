@@ -25,6 +25,7 @@ from headrace.errors import HeadraceError
 from headrace.model.names import EnvRef
 from headrace.model.tenant_slots import SlotLimits, TenantSlots
 from headrace.postgres.connect import Pool, class_row, transaction
+from headrace.runtime.backoff import Backoff
 from headrace.webhook.post import DeliveryRejected
 
 log = logging.getLogger(__name__)
@@ -40,8 +41,7 @@ FAILING_SLOTS = SlotLimits(environment=2, organisation=3, total=16)
 
 @dataclass(frozen=True)
 class OutboxOptions:
-    first_wait_s: float = 5.0  # after the first failure; doubles with each consecutive one
-    longest_wait_s: float = 900.0
+    backoff: Backoff = field(default=Backoff(base_s=5.0, longest_s=900.0))
     give_up_s: float = 3 * 86_400.0
     rejections: int = 3  # attempts after which a permanently rejected message is given up
     slots: SlotLimits = SLOTS  # for working channels
@@ -155,8 +155,7 @@ class Outbox:
         )
         # Rejections count per message: the receiver may accept the next one.
         before = due.attempts if rejected else due.failures
-        wait_s = min(self._options.first_wait_s * 2 ** min(before, 20), self._options.longest_wait_s)
-        wait_s = 0.0 if rejected and given_up else wait_s
+        wait_s = 0.0 if rejected and given_up else self._options.backoff.full_delay_s(before + 1)
         row = {"seq": due.seq, "channel_id": due.channel_id, "error": text, "given_up": given_up}
         with transaction(self._pool) as conn:
             conn.execute(QUERIES["mark_failed"], {**row, "wait_s": wait_s})

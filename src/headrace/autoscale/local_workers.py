@@ -13,11 +13,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace.runtime.backoff import Backoff
+
 log = logging.getLogger(__name__)
 
 SHORT_LIFE_S = 10.0
-RETRY_S = 1.0
-MAX_RETRY_S = 60.0
+RESTART_BACKOFF = Backoff(base_s=1.0, longest_s=60.0)
 KILL_AFTER_S = 15.0
 """A worker that is still running this long after its grace period is killed."""
 
@@ -138,7 +139,7 @@ class LocalWorkers:
         """Record a failure and return the delay before the next start, in seconds: 0 after the first failure in a row,
         then exponential."""
         self._failures += 1
-        wait_s = min(MAX_RETRY_S, RETRY_S * 2.0 ** min(self._failures - 2, 20)) if self._failures > 1 else 0.0
+        wait_s = RESTART_BACKOFF.full_delay_s(self._failures - 1) if self._failures > 1 else 0.0
         self._failed_at = time.monotonic()
         self._retry_at = self._failed_at + wait_s
         return wait_s

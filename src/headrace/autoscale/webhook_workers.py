@@ -14,13 +14,13 @@ from typing import Any
 from uuid import uuid4
 
 from headrace.errors import HeadraceError
+from headrace.runtime.backoff import Backoff
 from headrace.webhook.guard import PUBLIC_ONLY, AddressPolicy
 from headrace.webhook.signing import post_signed
 
 log = logging.getLogger(__name__)
 
-RETRY_S = 1.0
-MAX_RETRY_S = 60.0
+SEND_BACKOFF = Backoff(base_s=1.0, longest_s=60.0)
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class WebhookWorkers:
             wait_s = self._receiver.repeat_s
         else:
             self._failures += 1
-            wait_s = min(MAX_RETRY_S, RETRY_S * 2.0 ** min(self._failures - 1, 20))
+            wait_s = SEND_BACKOFF.full_delay_s(self._failures)
             log.warning(
                 "could not notify the webhook of %s (wanted %d): %s; retrying in %.0f s",
                 *(self._name, request.wanted, error, wait_s),

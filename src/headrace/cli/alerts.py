@@ -38,6 +38,7 @@ from headrace.errors import HeadraceError
 from headrace.model.names import EnvRef
 from headrace.model.time import format_iso
 from headrace.postgres.connect import Connection, open_pool, transaction
+from headrace.runtime.backoff import Backoff
 from headrace.settings import Settings
 from headrace.warehouse.connect import connect
 from headrace.webhook.guard import AddressPolicy
@@ -69,8 +70,8 @@ def run(invocation: Invocation, metrics_port: int | None) -> None:
         timeout_s = int(given.query_timeout) + 2
         database = settings.warehouse.database
         evaluator = Evaluator(pool, lease, lambda: connect(endpoints.clickhouse, database, timeout_s), options)
-        retries = OutboxOptions(given.retry_interval, given.max_retry_delay, given.give_up)
-        outbox = Outbox(pool, build_send_options(settings), retries)
+        backoff = Backoff(given.retry_interval, longest_s=given.max_retry_delay)
+        outbox = Outbox(pool, build_send_options(settings), OutboxOptions(backoff, given.give_up))
         service = AlertService(
             pool, lease, evaluator, outbox, AlertServiceOptions(given.every, given.lease, given.keep)
         )

@@ -9,9 +9,9 @@ import os
 from pathlib import Path
 from typing import cast
 
+from headrace.runtime.backoff import Backoff
 from headrace.settings import Settings
 from headrace.spool.adaptive import WorkerBounds
-from headrace.spool.backoff import Backoff
 from headrace.spool.exporter import ExporterOptions
 from headrace.spool.flow_control import SendLimit
 from headrace.spool.options import FullBehavior, SpoolOptions, SyncPolicy

@@ -42,10 +42,10 @@ from headrace.pipeline.problem_reports import report_problems
 from headrace.pipeline.session import start_session
 from headrace.pipeline.sink import SpoolSink, StoredBatch, marks_from_offsets, parse_shard_marks
 from headrace.pipeline.source import FORMAT, GROUP
+from headrace.runtime.backoff import Backoff
 from headrace.runtime.http_server import serve_metrics
 from headrace.runtime.metrics import MetricFamilies
 from headrace.runtime.prometheus import MetricCollector
-from headrace.spool.backoff import Backoff
 from headrace.spool.exporter import Exporter
 from headrace.spool.metrics import SpoolCollector
 from headrace.spool.spool import Spool
@@ -237,7 +237,7 @@ def _run(
     while not stop.is_set():
         run_until_failure(session, pipeline, stop, start, housekeeping)
         # Without jitter, because only one pipeline reads: 1, 2, 4 … 30 s.
-        _wait(BETWEEN_QUERIES.delay_s(pipeline.monitor.read().failures_in_a_row, draw=0.0), housekeeping, stop)
+        _wait(BETWEEN_QUERIES.full_delay_s(pipeline.monitor.read().failures_in_a_row), housekeeping, stop)
 
 
 def _wait(seconds: float, housekeeping: Housekeeping, stop: threading.Event) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from headrace.pipeline.problem_reports import ReportProblem
 from headrace.pipeline.session import SessionOptions
-from headrace.spool.backoff import CLICKHOUSE_BACKOFF
+from headrace.runtime.backoff import Backoff
 from headrace.spool.exporter import ExporterOptions
 from headrace.spool.options import SpoolOptions
 
 # One worker, so that records arrive in the order of their batches: the watermark must follow its rows.
-IN_ORDER = ExporterOptions(workers=1, backoff=CLICKHOUSE_BACKOFF)
+IN_ORDER = ExporterOptions(workers=1, backoff=Backoff(base_s=1.0, longest_s=30.0))
 
 
 @dataclass(frozen=True)

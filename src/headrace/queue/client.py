@@ -36,6 +36,7 @@ from headrace.queue.overflow import EpochClosed, Overflow, SpillJob
 from headrace.queue.scripts import DEFAULT_CAPS, DeadFilter, EnqueueResult, RedriveResult, Stubs, WarmCaps
 from headrace.queue.steps import Blocking, Pause, Step, Steps, drive, drive_async
 from headrace.queue.validate import check_caps, check_environment, check_jobs, check_limits, check_name, check_queue
+from headrace.runtime.backoff import Backoff
 from headrace.valkey.connect import AsyncValkey, Valkey, connect, connect_async, is_cluster, translate_errors
 from headrace.valkey.scripts import ScriptCall, run, run_async
 
@@ -50,7 +51,7 @@ EVERY_DEAD_JOB = DeadFilter()
 # PostgreSQL refuses a spill when the queue has just left cold mode; Valkey follows a moment later, so the client asks
 # Valkey again. If Valkey is still in cold mode after SEND_EPOCH_AFTER tries (the mover died in between), the client
 # passes PostgreSQL's epoch to the enqueue script, which adopts it and stays in cold mode.
-RETRY_DELAY_S = 0.005
+EPOCH_BACKOFF = Backoff(base_s=0.005, longest_s=0.2)
 SEND_EPOCH_AFTER = 6  # tries, about a third of a second
 MAX_TRIES = 30
 
@@ -157,7 +158,7 @@ class Operations:
             except EpochClosed as closed:
                 remaining = [i for i, _ in cold]
                 cold_epoch = closed.epoch if attempt >= SEND_EPOCH_AFTER else 0
-                yield Pause(min(RETRY_DELAY_S * 2**attempt, 0.2))
+                yield Pause(EPOCH_BACKOFF.full_delay_s(attempt + 1))
                 continue
             except CommitUnclear as error:
                 raise _spill_outcome_unknown(accepted, len(cold), error) from error

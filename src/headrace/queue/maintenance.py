@@ -25,6 +25,7 @@ from headrace.errors import HeadraceError, NotPermitted
 from headrace.model.job import make_job_id
 from headrace.queue import keys
 from headrace.queue.scripts import MaintainResult, Stubs
+from headrace.runtime.backoff import Backoff
 from headrace.runtime.loop import single_value_family
 from headrace.runtime.metrics import MetricDeclaration, MetricFamilies, MetricValues
 from headrace.valkey.connect import ScriptError, Valkey, connect, translate_errors
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 OWNERSHIP_S = 3.0  # another process takes over this long after the owner's last call
 MAX_PAUSE_S = 1.0  # between two calls of the owner; a job enqueued in between may be due sooner
 MIN_PAUSE_S = 0.01  # while there is more to do than one call handles
-MAX_BACKOFF_S = 10.0
+BACKOFF = Backoff(base_s=1.0, longest_s=10.0)
 REFUSED_PAUSE_S = 60.0  # if the Valkey user of this process is not permitted to maintain
 BATCH = 1000  # jobs of each kind in one call
 TICK_MS = 5000
@@ -222,8 +223,7 @@ class Maintenance:
         return REFUSED_PAUSE_S
 
     def _record_failure(self, shard: int, error: Exception) -> float:
-        """Count a failed call, and log the first of several. Return the seconds to wait: 1, 2, 4, … up to
-        MAX_BACKOFF_S."""
+        """Count a failed call, and log the first of several. Return the seconds to wait."""
         self._owned.discard(shard)
         self._failed.add(1, str(shard))
         failures = self._failures[shard] = self._failures.get(shard, 0) + 1
@@ -231,4 +231,4 @@ class Maintenance:
             log.warning(
                 "could not maintain shard %d, retrying: %s", shard, error, extra={"action": "maintenance_failed"}
             )
-        return min(MAX_BACKOFF_S, 2.0 ** min(failures - 1, 10))
+        return BACKOFF.full_delay_s(failures)

@@ -34,6 +34,7 @@ from headrace.queue.registry import RunningTask, WorkerRegistration
 from headrace.queue.scripts import Stubs
 from headrace.queue.tasks import Bury, RegisteredTask, Tasks
 from headrace.queue.worker_metrics import BURY, LOST, NACK, RECLAIM, WorkerMetrics, WorkerStatus, find_oldest
+from headrace.runtime.backoff import Backoff
 from headrace.valkey.connect import ScriptError
 from headrace.valkey.scripts import ScriptCall, run_async
 
@@ -76,7 +77,7 @@ class WorkerOptions:
         retried together."""
         base = self.retry_base_s if task is None or task.retry_base_s is None else task.retry_base_s
         longest = self.retry_max_s if task is None or task.retry_max_s is None else task.retry_max_s
-        return int(random.uniform(0, min(longest, base * 2.0 ** min(attempt - 1, 60))) * 1000)
+        return int(random.uniform(0, Backoff(base, longest_s=longest).full_delay_s(attempt)) * 1000)
 
 
 @dataclass

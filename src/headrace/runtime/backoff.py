@@ -18,10 +18,13 @@ class Backoff:
     multiplier: float = 2.0
     longest_s: float = 300.0
 
-    def delay_s(self, failures: int, draw: float, retry_after_s: float | None = None) -> float:
-        """Return the delay in seconds after `failures` consecutive failures (1 = first). `draw` in [0, 1) sets the
-        jitter; `retry_after_s`, capped at LONGEST_RETRY_AFTER_S, is a lower bound."""
+    def full_delay_s(self, failures: int) -> float:
+        """Return the delay without jitter, in seconds, after `failures` consecutive failures (1 = first)."""
         # The exponent is bounded: a float overflows at 2 ** 1024, long after any delay has reached the maximum.
-        grown = self.base_s * self.multiplier ** min(max(failures, 1) - 1, 64)
-        delay_s = min(grown, self.longest_s) * (1.0 - JITTER * draw)
+        return min(self.base_s * self.multiplier ** min(max(failures, 1) - 1, 64), self.longest_s)
+
+    def delay_s(self, failures: int, draw: float, retry_after_s: float | None = None) -> float:
+        """Return the delay with jitter, in seconds. `draw` in [0, 1) sets the jitter; `retry_after_s`, capped at
+        LONGEST_RETRY_AFTER_S, is a lower bound."""
+        delay_s = self.full_delay_s(failures) * (1.0 - JITTER * draw)
         return max(delay_s, min(retry_after_s or 0.0, LONGEST_RETRY_AFTER_S))

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from threading import Event, Thread
 
 from headrace.errors import HeadraceError, MigrationError, ServiceUnavailable
+from headrace.runtime.backoff import Backoff
 from headrace.runtime.loop import LoopStats, ServiceMetrics
 from headrace.snapshot.families import InvalidFamily
 from headrace.snapshot.refresher import Refresher
 from headrace.snapshot.sources import SnapshotSources
 from headrace.snapshot.store import SnapshotSuperseded
-from headrace.spool.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ STUCK_LEASES = 10
 class SnapshotServiceOptions:
     refresh_interval_s: float = 15.0
     lock_ttl_s: float = 30.0
-    backoff: Backoff = field(default_factory=lambda: Backoff(base_s=1.0, longest_s=60.0))
+    backoff: Backoff = field(default=Backoff(base_s=1.0, longest_s=60.0))
 
 
 class SnapshotService:

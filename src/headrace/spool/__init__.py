@@ -10,9 +10,9 @@ Lock layer, without formats: `state.py` (the queue in memory), `admission.py` (p
 reads a directory without opening the spool.
 
 Export: `destination.py` (the protocol of a destination and its errors) and `exporter.py` (sends records to one), with
-its decisions apart: `flow_control.py` (when to lease and send), `breaker.py`, `backoff.py`, `outcomes.py` (sends whose
-outcome is unknown), `adaptive.py` (number of workers), `health.py`. `failover.py` buffers records in memory while the
-disk fails; `metrics.py` exposes all of it to Prometheus.
+its decisions apart: `flow_control.py` (when to lease and send), `breaker.py`, `outcomes.py` (sends whose outcome is
+unknown), `adaptive.py` (number of workers), `health.py`. `failover.py` buffers records in memory while the disk fails;
+`metrics.py` exposes all of it to Prometheus.
 
 From the rest of Headrace, imports only `headrace.errors` and `headrace.runtime.backoff`.
 """

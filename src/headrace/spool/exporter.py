@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from headrace.errors import SpoolError
+from headrace.runtime.backoff import Backoff
 from headrace.spool.adaptive import CounterRate, ExportLoad, WorkerBounds, compute_worker_count
-from headrace.spool.backoff import DEFAULT_BACKOFF, Backoff
 from headrace.spool.breaker import Breaker, BreakerState, Permit
 from headrace.spool.destination import (
     Destination,
@@ -59,7 +59,7 @@ class ExporterOptions:
     adaptive: bool = False
     bounds: WorkerBounds = field(default=WorkerBounds(1, 8))
     target_utilization: float = 0.85
-    backoff: Backoff = DEFAULT_BACKOFF
+    backoff: Backoff = field(default=Backoff())
     breaker: bool = True
     breaker_threshold: int = 5
     breaker_reset_s: float = 30.0
