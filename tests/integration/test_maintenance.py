@@ -231,7 +231,7 @@ def test_a_job_whose_lease_and_ttl_have_ended_is_removed(shard: Shard) -> None:
     answers = [wait_until(lambda: answer if (answer := shard.maintain()).reclaimed else None, "the lease ends")]
     answers.append(shard.maintain())
     assert [(answer.reclaimed, answer.expired) for answer in answers] == [(1, 0), (0, 1)]
-    assert answers[0].again_ms == 0
+    assert answers[0].next_call_ms == 0
     [state] = read_states(shard.valkey, 1)
     assert (state.depth, state.scheduled, state.running) == (0, 0, 0)
     assert not list(shard.valkey.scan_iter("hr:{0}:q:*:ready"))
