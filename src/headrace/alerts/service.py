@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Event, Thread
+from functools import partial
+from threading import Event
 
 from headrace.alerts.evaluator import EvaluationReport, Evaluator
 from headrace.alerts.lease import EvaluatorFenced, EvaluatorLease
 from headrace.alerts.metrics import AlertServiceMetrics
 from headrace.alerts.outbox import Outbox
 from headrace.alerts.queries import QUERIES
-from headrace.errors import HeadraceError
 from headrace.postgres.connect import Pool, transaction
-from headrace.runtime.loop import LoopStats
+from headrace.runtime.loop import TICK_S, ErrorPolicy, Loop, run_in_thread
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.5
 PURGE_EVERY_S = 3600.0
 STOP_S = 15.0
 PURGE_QUERIES = (
@@ -27,6 +25,14 @@ PURGE_QUERIES = (
     QUERIES["purge_transitions"],
     QUERIES["purge_messages"],
     QUERIES["purge_silences"],
+)
+ERROR_POLICY = ErrorPolicy(
+    superseded=EvaluatorFenced,
+    log_superseded=partial(log.info, "%s", extra={"action": "fenced"}),
+    log_failed=partial(log.warning, "alert step failed, retrying: %s", extra={"action": "alerts_wait"}),
+    log_unexpected=partial(
+        log.exception, "alert step failed unexpectedly, continuing", extra={"action": "alerts_failed"}
+    ),
 )
 
 
@@ -58,52 +64,19 @@ class AlertService:
         self.metrics = AlertServiceMetrics(lambda: lease.is_held)
 
     def run_forever(self, stop: Event) -> None:
-        renew_s, metrics = self._options.lease_s / 3, self.metrics
-        leasing = [stop, self._renew, renew_s, False, metrics.lease]
-        sending = [stop, self._send, 0.0, True, metrics.sending]
-        threads = [
-            Thread(target=self._repeat, args=leasing, name="alerts-lease", daemon=True),
-            Thread(target=self._repeat, args=sending, name="alerts-outbox", daemon=True),
-        ]
-        self._run_step(self._renew, metrics.lease)
-        for thread in threads:
-            thread.start()
-        self._repeat(stop, self._evaluate, self._options.every_s, True, metrics.evaluating)
-        for thread in threads:
-            thread.join(STOP_S)
+        options, metrics = self._options, self.metrics
+        renewing = Loop(metrics.lease, self._lease.acquire, ERROR_POLICY, options.lease_s / 3, options.tick_s)
+        sending = Loop(metrics.sending, self._send, ERROR_POLICY, tick_s=options.tick_s)
+        evaluating = Loop(metrics.evaluating, self._evaluate, ERROR_POLICY, options.every_s, options.tick_s)
+        renewing.run_if_due()
+        with (
+            run_in_thread(renewing.run_forever, "alerts-lease", STOP_S, stop),
+            run_in_thread(sending.run_forever, "alerts-outbox", STOP_S, stop),
+        ):
+            evaluating.run_forever(stop)
         self._outbox.wait_idle(STOP_S)
         self._outbox.close()
         self._lease.release()
-
-    def _repeat(self, stop: Event, step: Callable[[], object], every_s: float, led: bool, rounds: LoopStats) -> None:
-        """Run `step` every `every_s` until `stop`; with `led` only while this process holds the lease.
-
-        Failures are logged and retried.
-        """
-        due = time.monotonic()
-        while not stop.is_set():
-            if time.monotonic() >= due and (self._lease.is_held or not led):
-                due = time.monotonic() + every_s
-                self._run_step(step, rounds)
-            stop.wait(min(self._options.tick_s, max(every_s, 0.05)))
-
-    def _run_step(self, step: Callable[[], object], rounds: LoopStats) -> None:
-        began = time.monotonic()
-        try:
-            step()
-            rounds.record_success(time.monotonic() - began)
-        except EvaluatorFenced as error:
-            log.info("%s", error, extra={"action": "fenced"})
-            rounds.record_superseded()
-        except HeadraceError as error:
-            log.warning("alert step failed, retrying: %s", error, extra={"action": "alerts_wait"})
-            rounds.record_failure(error)
-        except Exception as error:
-            log.exception("alert step failed unexpectedly, continuing", extra={"action": "alerts_failed"})
-            rounds.record_failure(error)
-
-    def _renew(self) -> None:
-        self._lease.acquire()
 
     def _evaluate(self) -> None:
         began = time.monotonic()

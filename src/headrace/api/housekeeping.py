@@ -6,13 +6,14 @@ import logging
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from threading import Event, Thread
+from threading import Event
 
 from headrace.api import api_keys as keys
 from headrace.api import audit, sessions
 from headrace.api.services import Services
 from headrace.errors import HeadraceError
 from headrace.postgres.connect import transaction
+from headrace.runtime.loop import run_in_thread
 
 log = logging.getLogger(__name__)
 
@@ -70,11 +71,5 @@ def _drain(names: set[str]) -> set[str]:
 @contextmanager
 def run_housekeeping(services: Services) -> Generator[None]:
     """Run housekeeping in a thread while the context is open."""
-    stop = Event()
-    thread = Thread(target=ApiHousekeeping(services).run_forever, args=[stop], name="upkeep", daemon=True)
-    thread.start()
-    try:
+    with run_in_thread(ApiHousekeeping(services).run_forever, "upkeep", STOP_S):
         yield
-    finally:
-        stop.set()
-        thread.join(STOP_S)

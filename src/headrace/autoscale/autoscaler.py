@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from threading import Event, Thread
+from functools import partial
+from threading import Event
 from typing import Protocol
 
 from headrace.autoscale.decide import Decision, ScalingState, ScalingVerb, decide
@@ -20,14 +21,20 @@ from headrace.autoscale.metrics import AutoscalerMetrics
 from headrace.autoscale.observer import LoadObserver
 from headrace.autoscale.records import delete_types_except, list_types, purge_decisions, put_decision
 from headrace.autoscale.worker_types import WorkerType
-from headrace.errors import HeadraceError
 from headrace.postgres.connect import Pool, transaction
-from headrace.runtime.loop import LoopStats
+from headrace.runtime.loop import TICK_S, ErrorPolicy, Loop, run_in_thread
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.5
 PURGE_EVERY_S = 3600.0
+ERROR_POLICY = ErrorPolicy(
+    superseded=AutoscalerFenced,
+    log_superseded=partial(log.info, "%s", extra={"action": "fenced"}),
+    log_failed=partial(log.warning, "no decision made, workers unchanged: %s", extra={"action": "autoscale_wait"}),
+    log_unexpected=partial(
+        log.exception, "autoscaler step failed unexpectedly, continuing", extra={"action": "autoscale_failed"}
+    ),
+)
 
 
 class Actuator(Protocol):
@@ -69,19 +76,20 @@ class Autoscaler:
         self.metrics = AutoscalerMetrics(lambda: lease.is_held, [each.name for each in types])
 
     def run_forever(self, stop: Event) -> None:
-        renewing = Thread(target=self._renew_until, args=[stop], name="autoscale-lease", daemon=True)
-        self._run_step(self._lease.acquire, self.metrics.lease)
-        renewing.start()
-        due = time.monotonic()
-        while not stop.is_set():
-            if self._lease.is_held and time.monotonic() >= due:
-                due = time.monotonic() + self._options.every_s
-                self._run_step(lambda: self.run_once(time.time_ns() // 1_000_000), self.metrics.deciding)
-            self._run_step(self._maintain_workers, self.metrics.maintaining)
-            stop.wait(self._options.tick_s)
-        for actuator in self._actuators.values():
-            actuator.stand_down()
-        renewing.join(self._options.lease_s)
+        options, metrics = self._options, self.metrics
+        renewing = Loop(metrics.lease, self._lease.acquire, ERROR_POLICY, options.lease_s / 3, options.tick_s)
+        deciding = Loop(
+            metrics.deciding, lambda: self.run_once(time.time_ns() // 1_000_000), ERROR_POLICY, options.every_s
+        )
+        maintaining = Loop(metrics.maintaining, self._maintain_workers, ERROR_POLICY)
+        renewing.run_if_due()
+        with run_in_thread(renewing.run_forever, "autoscale-lease", options.lease_s, stop):
+            while not stop.is_set():
+                deciding.run_if_due()
+                maintaining.run_once()  # also on standby
+                stop.wait(options.tick_s)
+            for actuator in self._actuators.values():
+                actuator.stand_down()
         self._lease.release()  # another process may lead while these workers finish their jobs
         for actuator in self._actuators.values():
             actuator.stop()
@@ -130,25 +138,6 @@ class Autoscaler:
                 actuator.stand_down()
             else:
                 actuator.reconcile()
-
-    def _renew_until(self, stop: Event) -> None:
-        while not stop.wait(self._options.lease_s / 3):
-            self._run_step(self._lease.acquire, self.metrics.lease)
-
-    def _run_step(self, step: Callable[[], object], rounds: LoopStats) -> None:
-        began = time.monotonic()
-        try:
-            step()
-            rounds.record_success(time.monotonic() - began)
-        except AutoscalerFenced as error:
-            log.info("%s", error, extra={"action": "fenced"})
-            rounds.record_superseded()
-        except HeadraceError as error:
-            log.warning("no decision made, workers unchanged: %s", error, extra={"action": "autoscale_wait"})
-            rounds.record_failure(error)
-        except Exception as error:
-            log.exception("autoscaler step failed unexpectedly, continuing", extra={"action": "autoscale_failed"})
-            rounds.record_failure(error)
 
 
 def decide_dry_run(

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
-from threading import Event, Thread
 
 import click
 
@@ -29,6 +28,7 @@ from headrace.queue.registry import WorkerRegistration
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
 from headrace.queue.worker_metrics import WorkerMetrics
+from headrace.runtime.loop import run_in_thread
 from headrace.settings import Settings
 from headrace.streams.watcher import make_watched_group
 from headrace.streams.worker import StreamWorker
@@ -81,7 +81,8 @@ def worker(
             if streams:
                 asyncio.run(_serve_streams(settings, tasks, slots, streams, group, tally))
                 return
-            with nullcontext() if mover is None else run_mover_thread(mover):
+            # The next mover finishes what this one leaves undone.
+            with nullcontext() if mover is None else run_in_thread(mover.run_forever, "mover", MOVER_GRACE_S):
                 asyncio.run(_serve_queues_with_tiers(settings, tasks, slots, queues, tally))
 
 
@@ -96,19 +97,6 @@ def open_mover(settings: Settings, *, wanted: bool) -> Generator[Mover | None]:
         yield Mover(tiers, build_mover_options(settings))
     finally:
         tiers.close()
-
-
-@contextmanager
-def run_mover_thread(mover: Mover) -> Generator[None]:
-    """Run the mover in a background thread during the `with` block."""
-    stop = Event()
-    thread = Thread(target=mover.run_forever, args=[stop], name="mover", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(MOVER_GRACE_S)  # the next mover finishes what this one leaves undone
 
 
 def load_tasks(app: str) -> Tasks:

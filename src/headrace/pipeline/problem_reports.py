@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 from headrace.errors import HeadraceError
+from headrace.runtime.loop import run_in_thread
 from headrace.spool.exporter import Exporter
 
 log = logging.getLogger(__name__)
@@ -25,20 +27,11 @@ ReportProblem = Callable[[str | None], None]
 """Called with a description of the problem; with None when it is over."""
 
 
-@contextmanager
-def report_problems(exporter: Exporter, report: ReportProblem | None) -> Generator[None]:
+def report_problems(exporter: Exporter, report: ReportProblem | None) -> AbstractContextManager[None]:
     """Report the exporter's health inside this context."""
     if report is None:
-        yield
-        return
-    stop = threading.Event()
-    thread = threading.Thread(target=_run, args=[exporter, report, stop], name="report-problems", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(RETRY_S)
+        return nullcontext()
+    return run_in_thread(partial(_run, exporter, report), "report-problems", RETRY_S)
 
 
 def _run(exporter: Exporter, report: ReportProblem, stop: threading.Event) -> None:

@@ -16,8 +16,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from threading import Event, Thread
 from typing import Any
 
@@ -26,7 +25,7 @@ from headrace.model.job import make_job_id
 from headrace.queue import keys
 from headrace.queue.scripts import MaintainResult, Stubs
 from headrace.runtime.backoff import Backoff
-from headrace.runtime.loop import single_value_family
+from headrace.runtime.loop import run_in_thread, single_value_family
 from headrace.runtime.metrics import MetricDeclaration, MetricFamilies, MetricValues
 from headrace.valkey.connect import ScriptError, Valkey, connect, translate_errors
 from headrace.valkey.scripts import run
@@ -90,17 +89,9 @@ class Maintenance:
         self._quarantined = MetricValues(QUARANTINED)
         self._jobs = MetricValues(JOBS, ("expire",), ("reclaim",), ("release",))
 
-    @contextmanager
-    def run_in_background(self) -> Generator[None]:
+    def run_in_background(self) -> AbstractContextManager[None]:
         """Run maintenance in a background thread until the block ends."""
-        stop = Event()
-        thread = Thread(target=self.run_forever, args=[stop], name="maintenance", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join(STOP_S)
+        return run_in_thread(self.run_forever, "maintenance", STOP_S)
 
     def run_forever(self, stop: Event) -> None:
         threads: list[Thread] = []

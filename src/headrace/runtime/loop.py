@@ -1,4 +1,4 @@
-"""Iteration counts, durations and health of background loops.
+"""Background loops: how they repeat a step and handle its errors, and their counts, durations and health.
 
 A process is unhealthy while a loop has failed UNHEALTHY_AFTER times in a row. A standby process, which leaves the work
 to another one, is healthy.
@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event, Thread
 from typing import Any
 
+from headrace.errors import HeadraceError
 from headrace.runtime.metrics import DurationHistogram, MetricDeclaration, MetricFamilies, MetricFamily, MetricValues
 
 UNHEALTHY_AFTER = 3  # consecutive failures
 
 OK, ERROR, SUPERSEDED = STATUSES = ("ok", "error", "superseded")
+STANDBY = "standby"  # returned by a step that left its work to another process; not counted
+
+TICK_S = 0.5
+MIN_PAUSE_S = 0.05
 
 ITERATIONS = MetricDeclaration(
     "headrace_loop_rounds_total",
@@ -105,6 +113,88 @@ class LoopStats:
             "last_error": self.last_error,
             "last_success_at": self.last_success_at,
         }
+
+
+@dataclass(frozen=True)
+class ErrorPolicy:
+    """How a loop logs the errors of its step. The step is tried again after all errors except `fatal` ones."""
+
+    superseded: type[HeadraceError]  # another process has taken over
+    log_superseded: Callable[[HeadraceError], None]
+    log_failed: Callable[[HeadraceError], None]
+    log_unexpected: Callable[[], None]  # called while any other exception is handled
+    fatal: tuple[type[HeadraceError], ...] = ()  # raised: the next try would fail the same way
+
+
+class Loop:
+    """A step that is repeated every `every_s` seconds. Results are counted in `stats`, errors also logged.
+
+    If `stats.leads` is set, the step is due only while this process is the leader; this is checked every `tick_s`.
+    """
+
+    def __init__(
+        self,
+        stats: LoopStats,
+        step: Callable[[], object],
+        policy: ErrorPolicy,
+        every_s: float = 0.0,
+        tick_s: float = TICK_S,
+    ) -> None:
+        self._stats = stats
+        self._step = step
+        self._policy = policy
+        self._every_s = every_s
+        self._tick_s = tick_s
+        self._due = time.monotonic()
+
+    def run_once(self) -> str:
+        """Run the step, due or not. Return OK, ERROR, SUPERSEDED or STANDBY. Raises errors that are fatal."""
+        began = time.monotonic()
+        try:
+            if self._step() == STANDBY:
+                self._stats.record_standby()
+                return STANDBY
+        except self._policy.superseded as error:
+            self._policy.log_superseded(error)
+            self._stats.record_superseded()
+            return SUPERSEDED
+        except self._policy.fatal:
+            raise
+        except Exception as error:
+            if isinstance(error, HeadraceError):
+                self._policy.log_failed(error)
+            else:
+                self._policy.log_unexpected()
+            self._stats.record_failure(error)
+            return ERROR
+        self._stats.record_success(time.monotonic() - began)
+        return OK
+
+    def run_if_due(self) -> None:
+        if time.monotonic() >= self._due and (self._stats.leads is None or self._stats.leads()):
+            self._due = time.monotonic() + self._every_s
+            self.run_once()
+
+    def run_forever(self, stop: Event) -> None:
+        while not stop.is_set():
+            self.run_if_due()
+            stop.wait(min(self._tick_s, max(self._every_s, MIN_PAUSE_S)))
+
+
+@contextmanager
+def run_in_thread(
+    run: Callable[[Event], object], name: str, stop_s: float, stop: Event | None = None
+) -> Generator[None]:
+    """Call `run(stop)` in a daemon thread while the context is open. At its end, set `stop` (by default an event of its
+    own) and wait up to `stop_s` seconds for the thread."""
+    stop = stop or Event()
+    thread = Thread(target=run, args=[stop], name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(stop_s)
 
 
 class ServiceMetrics:

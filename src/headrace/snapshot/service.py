@@ -6,11 +6,22 @@ import logging
 import random
 import time
 from dataclasses import dataclass, field
-from threading import Event, Thread
+from functools import partial
+from threading import Event
 
-from headrace.errors import HeadraceError, MigrationError, ServiceUnavailable
+from headrace.errors import MigrationError, ServiceUnavailable
 from headrace.runtime.backoff import Backoff
-from headrace.runtime.loop import LoopStats, ServiceMetrics
+from headrace.runtime.loop import (
+    ERROR,
+    OK,
+    STANDBY,
+    SUPERSEDED,
+    ErrorPolicy,
+    Loop,
+    LoopStats,
+    ServiceMetrics,
+    run_in_thread,
+)
 from headrace.snapshot.families import InvalidFamily
 from headrace.snapshot.refresher import Refresher
 from headrace.snapshot.sources import SnapshotSources
@@ -21,6 +32,14 @@ log = logging.getLogger(__name__)
 STOP_S = 15.0
 STUCK_LEASES = 10
 """The lease of a refresh that takes this many lease times is no longer renewed, so that another process may try."""
+
+ERROR_POLICY = ErrorPolicy(
+    superseded=SnapshotSuperseded,
+    log_superseded=partial(log.info, "%s", extra={"action": "superseded"}),
+    log_failed=partial(log.warning, "could not refresh the snapshot: %s", extra={"action": "refresh_failed"}),
+    log_unexpected=partial(log.exception, "could not refresh the snapshot", extra={"action": "refresh_failed"}),
+    fatal=(InvalidFamily, MigrationError),
+)
 
 
 @dataclass(frozen=True)
@@ -40,20 +59,18 @@ class SnapshotService:
         self._failures = 0
         self._began: float | None = None  # start of the refresh in progress
         self._leads = False
-        self._loop_stats = LoopStats("snapshot", lambda: self._leads)
-        self.metrics = ServiceMetrics([self._loop_stats])
+        stats = LoopStats("snapshot", lambda: self._leads)
+        self._loop = Loop(stats, self._refresh_now, ERROR_POLICY)
+        self.metrics = ServiceMetrics([stats])
 
     def run_forever(self, stop: Event) -> None:
         """Refresh until `stop`. Raises InvalidFamily if PostgreSQL rejects a family's SQL; retries while it is down."""
         self._validate()
-        renewing = Thread(target=self._renew_lease_loop, args=[stop], name="snapshot-lease", daemon=True)
-        renewing.start()
         try:
-            while not stop.is_set():
-                stop.wait(self._compute_wait_s(self._refresh(), time.monotonic()))
+            with run_in_thread(self._renew_lease_loop, "snapshot-lease", STOP_S, stop):
+                while not stop.is_set():
+                    stop.wait(self._compute_wait_s(self._refresh(), time.monotonic()))
         finally:
-            stop.set()
-            renewing.join(STOP_S)
             self._refresher.release_lease()
 
     def _validate(self) -> None:
@@ -67,47 +84,33 @@ class SnapshotService:
         """Refresh once and return its start time (monotonic seconds). Failures are logged and counted."""
         self._began = began = time.monotonic()
         try:
-            self._refresh_now()
-            self._failures = 0
-        except SnapshotSuperseded as error:
-            self._leads = False
-            log.info("%s", error, extra={"action": "superseded"})
-            self._loop_stats.record_superseded()
-        except (InvalidFamily, MigrationError):
-            raise  # a retry would fail the same way
-        except HeadraceError as error:
-            log.warning("could not refresh the snapshot: %s", error, extra={"action": "refresh_failed"})
-            self._loop_stats.record_failure(error)
-            self._release_after_failure()
-        except Exception as error:
-            log.exception("could not refresh the snapshot", extra={"action": "refresh_failed"})
-            self._loop_stats.record_failure(error)
-            self._release_after_failure()
+            status = self._loop.run_once()
+            if status == ERROR:
+                self._failures += 1
+                self._leads = False
+                self._refresher.release_lease()  # so that another process can try at once
+            elif status == SUPERSEDED:
+                self._leads = False
+            else:
+                self._failures = 0
         finally:
             self._began = None
         return began
 
-    def _release_after_failure(self) -> None:
-        """Count a failure and release the lease, so that another process can try at once."""
-        self._failures += 1
-        self._leads = False
-        self._refresher.release_lease()
-
-    def _refresh_now(self) -> None:
+    def _refresh_now(self) -> str:
         done = self._refresher.run_once()
         if (done is not None) != self._leads:
             self._leads = done is not None
             text = "acquired the refresh lease" if self._leads else "another process holds the refresh lease"
             log.info("%s", text, extra={"action": "lease"})
         if done is None:
-            self._loop_stats.record_standby()
-        else:
-            self._loop_stats.record_success(done.took_s)
-            log.debug(
-                "published version %s: %s series from %s rows in %.2f s",
-                *(done.meta.version, done.meta.series_total, done.meta.rows_total, done.took_s),
-                extra={"action": "refreshed"},
-            )
+            return STANDBY
+        log.debug(
+            "published version %s: %s series from %s rows in %.2f s",
+            *(done.meta.version, done.meta.series_total, done.meta.rows_total, done.took_s),
+            extra={"action": "refreshed"},
+        )
+        return OK
 
     def _compute_wait_s(self, began: float, now: float) -> float:
         if self._failures:
