@@ -115,12 +115,8 @@ def a_request() -> Request:
     return Request({"type": "http", "method": "GET", "path": "/", "headers": []}, receive)
 
 
-def connect_to_nothing(*_: object) -> None:
-    """Stand in for the connection to ClickHouse."""
-
-
 def test_slow_questions_of_one_tenant_delay_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.api.services.connect_clickhouse", connect_to_nothing)  # ClickHouse is not used
+    monkeypatch.setattr(Services, "clickhouse", None)  # it is not used
     services = Services("redis://127.0.0.1:1", "http://127.0.0.1:1", "x", 1)
     evil = Caller("key_1", "evil", KeyScope("evil"), AccessLevel.READ)
     others = [
