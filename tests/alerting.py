@@ -220,28 +220,28 @@ def mail_server() -> Generator[Mailbox]:
     """As much of SMTP as a client needs to hand over a letter."""
 
     class Handler(socketserver.StreamRequestHandler):
-        def say(self, line: str) -> None:
+        def reply(self, line: str) -> None:
             self.wfile.write(f"{line}\r\n".encode())
 
         def handle(self) -> None:
-            self.say("220 here")
+            self.reply("220 here")
             while line := self.rfile.readline().strip():
                 verb = line[:4].upper()
                 mailbox.commands.append(line.decode())
                 if verb == b"DATA":
-                    self.say("354 go on")
+                    self.reply("354 go on")
                     letter = b""
                     while (part := self.rfile.readline()) != b".\r\n":
                         letter += part
                     mailbox.letters.append(letter.decode())
-                    self.say("250 kept")
+                    self.reply("250 kept")
                 elif verb == b"MAIL" and mailbox.refuses:
-                    self.say("451 not now")
+                    self.reply("451 not now")
                 elif verb == b"RCPT":
                     address = line.decode().partition("<")[2].partition(">")[0]
-                    self.say(mailbox.recipients.get(address, "250 fine"))
+                    self.reply(mailbox.recipients.get(address, "250 fine"))
                 else:
-                    self.say("221 bye" if verb == b"QUIT" else "250 fine")
+                    self.reply("221 bye" if verb == b"QUIT" else "250 fine")
                     if verb == b"QUIT":
                         return
 

@@ -182,7 +182,7 @@ HEAVY = (
 LONG_S = 1200  # for a test of these, where usual ones have five minutes: several times what it takes on a busy machine
 
 
-def unit_of(nodeid: str) -> str:
+def find_unit(nodeid: str) -> str:
     """What one process does as a whole: a file, or several that share something."""
     return next((name for name, files in TOGETHER.items() if nodeid.startswith(files)), nodeid.partition("::")[0])
 
@@ -197,7 +197,7 @@ class InTurn(LoadScopeScheduling):
     much for two cores, and so happen only when nothing else is left."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return unit_of(nodeid)
+        return find_unit(nodeid)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         next_units = sorted(self.workqueue, key=weight, reverse=True)
@@ -245,7 +245,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     select_tier(config, items)
     items.sort(key=place)
     for item in items:
-        long = weight(unit_of(item.nodeid)) or item.path.parent.name == "model"
+        long = weight(find_unit(item.nodeid)) or item.path.parent.name == "model"
         if long and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(LONG_S))
 

@@ -17,7 +17,7 @@ END_S = 60.0  # for what was asked to end and is about to, on a machine that has
 
 def find_threads() -> set[Thread]:
     """Return the live threads whose function is part of Headrace or of the tests."""
-    return {thread for thread in list_threads() if _package_of(thread) in PACKAGES}
+    return {thread for thread in list_threads() if _find_package(thread) in PACKAGES}
 
 
 def find_children() -> set[psutil.Process]:
@@ -41,7 +41,7 @@ def wait_for_children(known: Collection[psutil.Process], kept: str, timeout_s: f
     return sorted(command for child in alive if (command := _command(child)))
 
 
-def _package_of(thread: Thread) -> str:
+def _find_package(thread: Thread) -> str:
     function: Any = getattr(thread, "_target", None) or type(thread).run
     return str(getattr(function, "__module__", "")).partition(".")[0]
 

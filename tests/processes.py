@@ -78,27 +78,27 @@ class Process:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         if kind is None:
             self.child.send_signal(signal.SIGTERM)
-            assert self.child.wait(START_S) == 0, self.said()
+            assert self.child.wait(START_S) == 0, self.read_log()
         self.child.kill()
         self.child.wait()
 
-    def said(self) -> str:
+    def read_log(self) -> str:
         return self.log.read_text("utf-8", errors="replace")
 
     @property
     def url(self) -> str:
-        def told() -> str | None:
-            assert self.child.poll() is None, self.said()
-            found = re.search(r"serving metrics on (http://\S+)/metrics", self.said())
+        def find_url() -> str | None:
+            assert self.child.poll() is None, self.read_log()
+            found = re.search(r"serving metrics on (http://\S+)/metrics", self.read_log())
             return found and found[1]
 
-        return wait_until(told, "it says where its metrics are", START_S)
+        return wait_until(find_url, "it says where its metrics are", START_S)
 
     def page(self) -> str:
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=60) as answer:
             return answer.read().decode()
 
-    def told(self) -> Samples:
+    def read_metrics(self) -> Samples:
         return parse_samples(self.page())
 
     def health(self) -> tuple[int, dict[str, Any]]:
@@ -110,16 +110,16 @@ class Process:
 
     def wait_healthy(self, healthy: bool = True) -> dict[str, Any]:
         wanted = 200 if healthy else 503
-        wait_until(lambda: self.health()[0] == wanted, f"/healthz answers {wanted}: {self.said()}", START_S)
+        wait_until(lambda: self.health()[0] == wanted, f"/healthz answers {wanted}: {self.read_log()}", START_S)
         return self.health()[1]
 
 
-def ended(told: Samples) -> float:
+def ended(samples: Samples) -> float:
     """Return the number of jobs that are done or dead."""
-    return sum(value(told, "headrace_worker_jobs_total", outcome=outcome) for outcome in ("ack", "bury"))
+    return sum(value(samples, "headrace_worker_jobs_total", outcome=outcome) for outcome in ("ack", "bury"))
 
 
-def value(told: Samples, name: str, **labels: str) -> float:
+def value(samples: Samples, name: str, **labels: str) -> float:
     """Return the sum of all series with these labels."""
     wanted = set(labels.items())
-    return sum(number for series, number in told.get(name, {}).items() if wanted <= set(series))
+    return sum(number for series, number in samples.get(name, {}).items() if wanted <= set(series))

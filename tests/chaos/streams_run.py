@@ -149,7 +149,7 @@ def run_chaos(
             client.xgroup_create(stream, GROUP, id="0", mkstream=True)
         crew, producer = Crew(workers, url, folder), Producer(client)
         try:
-            if not _wait(lambda: all(_told(client, group) for group in GROUPS), TELL_S):
+            if not _wait(lambda: all(_is_reported(client, group) for group in GROUPS), TELL_S):
                 raise RuntimeError("The watcher emits nothing; see its log.")  # counts begin with nothing
             began = time.monotonic()
             _disturb(client, producer, crew, seconds, kill_every_s, give_up_s)
@@ -199,7 +199,7 @@ def _folds(client: Valkey) -> list[Fold]:
     return [Fold().add(read_events(client, shard)) for shard in range(2)]
 
 
-def _told(client: Valkey, group: WatchedGroup) -> bool:
+def _is_reported(client: Valkey, group: WatchedGroup) -> bool:
     return any(group.ref in fold.last for fold in _folds(client))
 
 

@@ -85,7 +85,7 @@ def bearer(text: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {text}"}
 
 
-def asked(api: TestClient, headers: dict[str, str] | None = None) -> int:
+def get_status(api: TestClient, headers: dict[str, str] | None = None) -> int:
     """The status of "who am I"."""
     return int(api.get("/api/v1/session", headers=headers).status_code)
 
@@ -179,18 +179,18 @@ def test_a_new_key_is_let_in_at_once_and_a_revoked_one_no_more(services: Service
     with client(services) as api:
         assert is_problem(api.get("/api/v1/session"), 401)
         text = make_key(services.postgres_url)
-        wait_until(lambda: asked(api, bearer(text)) == 200, "it is known")
+        wait_until(lambda: get_status(api, bearer(text)) == 200, "it is known")
         with connect(services.postgres_url) as conn:
             assert revoke_key(conn, parse_key_id(text) or "")
             assert revoke_key(conn, parse_key_id(text) or "") is None
-        wait_until(lambda: asked(api, bearer(text)) == 401, "it is out")
+        wait_until(lambda: get_status(api, bearer(text)) == 401, "it is out")
 
 
 def test_a_key_made_just_after_a_read_is_let_in(services: Services) -> None:
     api = client(services)
     for _ in range(5):
         services.key_ring.refresh()
-        assert asked(api, bearer(make_key(services.postgres_url))) == 200
+        assert get_status(api, bearer(make_key(services.postgres_url))) == 200
 
 
 class CountedReads(KeyRing):
@@ -225,7 +225,7 @@ def test_an_expired_key_is_refused_although_the_copy_has_it(
     api = client(services, text)
     assert api.get("/api/v1/session").status_code == 200
     monkeypatch.setattr(keys, "datetime", TwoHoursOn)
-    assert asked(api) == 401
+    assert get_status(api) == 401
 
 
 def test_the_secret_is_not_in_the_database(services: Services) -> None:
@@ -326,8 +326,8 @@ def test_wrong_keys_do_not_wait_behind_a_silent_postgres(services: Services, mon
         reading.start()
         waiting = "SELECT count(*) FROM pg_locks WHERE relation = 'api_keys'::regclass AND NOT granted"
         wait_until(lambda: conn.execute(waiting).fetchone() == (1,), "the keys are being read")
-        assert asked(api, bearer(generate_key())) == 401
-        assert asked(api) == 200
+        assert get_status(api, bearer(generate_key())) == 401
+        assert get_status(api) == 200
         assert reading.is_alive()
     reading.join(60)
 
@@ -404,9 +404,9 @@ def test_a_session_ends(services: Services, monkeypatch: pytest.MonkeyPatch) -> 
     [(name, value)] = api.cookies.items()
     # Sent by hand, because clients drop expired cookies and the server must not rely on that.
     cookie = {"Cookie": f"{name}={value}"}
-    assert asked(client(services), cookie) == 200
+    assert get_status(client(services), cookie) == 200
     monkeypatch.setattr(keys, "datetime", TwoHoursOn)
-    assert asked(client(services), cookie) == 401
+    assert get_status(client(services), cookie) == 401
 
 
 def test_all_processes_know_a_session(services: Services) -> None:
@@ -496,8 +496,8 @@ def test_a_key_with_too_many_requests_is_rate_limited(services: Services) -> Non
     to.key_ring.refresh()
     assert client(to, other).get("/api/v1/session").headers["ratelimit-remaining"] == "2"
     now[0] += 10
-    assert asked(api) == 200
-    assert asked(api) == 429
+    assert get_status(api) == 200
+    assert get_status(api) == 429
 
 
 def test_an_address_that_sends_wrong_keys_waits_and_right_ones_still_pass(services: Services) -> None:

@@ -40,32 +40,32 @@ STATE = """
 
 
 @dataclass(frozen=True)
-class Ask:
+class RouteCase:
     body: Any = None
     level: AccessLevel = AccessLevel.READ
     lets: int = 200
 
 
-READ = Ask()
-ROUTES: dict[tuple[str, str], Ask] = {  # in an order in which all of them can succeed
+READ = RouteCase()
+ROUTES: dict[tuple[str, str], RouteCase] = {  # in an order in which all of them can succeed
     ("GET", "/rules"): READ,
     ("GET", "/rules/{id}"): READ,
-    ("POST", "/rules"): Ask(RULE, AccessLevel.OPERATE, 201),
-    ("PATCH", "/rules/{id}"): Ask({"threshold": 9}, AccessLevel.OPERATE),
+    ("POST", "/rules"): RouteCase(RULE, AccessLevel.OPERATE, 201),
+    ("PATCH", "/rules/{id}"): RouteCase({"threshold": 9}, AccessLevel.OPERATE),
     ("GET", "/channels"): READ,
     ("GET", "/channels/{id}"): READ,
-    ("POST", "/channels"): Ask(CHANNEL, AccessLevel.ADMIN, 201),
-    ("PATCH", "/channels/{id}"): Ask({"enabled": True}, AccessLevel.ADMIN),
-    ("POST", "/channels/{id}/test"): Ask(None, AccessLevel.OPERATE),
+    ("POST", "/channels"): RouteCase(CHANNEL, AccessLevel.ADMIN, 201),
+    ("PATCH", "/channels/{id}"): RouteCase({"enabled": True}, AccessLevel.ADMIN),
+    ("POST", "/channels/{id}/test"): RouteCase(None, AccessLevel.OPERATE),
     ("GET", "/silences"): READ,
-    ("POST", "/silences"): Ask({"ends_at": ENDS_AT}, AccessLevel.OPERATE, 201),
+    ("POST", "/silences"): RouteCase({"ends_at": ENDS_AT}, AccessLevel.OPERATE, 201),
     ("GET", "/incidents"): READ,
     ("GET", "/incidents/{id}"): READ,
-    ("POST", "/incidents/{id}/acknowledge"): Ask(None, AccessLevel.OPERATE),
-    ("POST", "/incidents/{id}/resolve"): Ask(None, AccessLevel.OPERATE),
-    ("DELETE", "/silences/{id}"): Ask(None, AccessLevel.OPERATE, 204),
-    ("DELETE", "/channels/{id}"): Ask(None, AccessLevel.ADMIN, 204),
-    ("DELETE", "/rules/{id}"): Ask(None, AccessLevel.OPERATE, 204),
+    ("POST", "/incidents/{id}/acknowledge"): RouteCase(None, AccessLevel.OPERATE),
+    ("POST", "/incidents/{id}/resolve"): RouteCase(None, AccessLevel.OPERATE),
+    ("DELETE", "/silences/{id}"): RouteCase(None, AccessLevel.OPERATE, 204),
+    ("DELETE", "/channels/{id}"): RouteCase(None, AccessLevel.ADMIN, 204),
+    ("DELETE", "/rules/{id}"): RouteCase(None, AccessLevel.OPERATE, 204),
 }
 
 
@@ -93,14 +93,14 @@ def ids(world: World) -> dict[str, str]:
     return {**ids, "incidents": "incident_1"}
 
 
-def ask(api: TestClient, route: tuple[str, str], names: dict[str, str], ids: dict[str, str]) -> httpx.Response:
+def send_request(api: TestClient, route: tuple[str, str], names: dict[str, str], ids: dict[str, str]) -> httpx.Response:
     method, template = route
     path = template.format(id=ids[template.split("/")[1]])
     params = {} if "{id}" in template else names
     return api.request(method, PREFIX + path, params=params, json=ROUTES[route].body)
 
 
-def told(answer: httpx.Response, ref: QueueRef, ids: dict[str, str]) -> Any:
+def strip_names(answer: httpx.Response, ref: QueueRef, ids: dict[str, str]) -> Any:
     """Return the answer without the requested names."""
     text = answer.text
     for name in (ref.org, ref.project, ref.env, *ids.values()):
@@ -131,8 +131,11 @@ def test_strangers_get_the_same_response_for_existing_and_missing_names(
         api = world.with_key(STRANGERS[stranger], level)
         before = everything(world)
         for route in ROUTES:
-            there, absent = ask(api, route, tenant(REF), ids), ask(api, route, tenant(ABSENT), nowhere)
-            assert told(there, REF, ids) == told(absent, ABSENT, nowhere), route
+            there, absent = (
+                send_request(api, route, tenant(REF), ids),
+                send_request(api, route, tenant(ABSENT), nowhere),
+            )
+            assert strip_names(there, REF, ids) == strip_names(absent, ABSENT, nowhere), route
             if there.status_code == 200:
                 assert there.json().get(route[1][1:]) == [], route
             else:
@@ -147,7 +150,7 @@ def test_a_level_too_low_changes_nothing(world: World, ids: dict[str, str]) -> N
         before = everything(world)
         for route, asked in ROUTES.items():
             if level < asked.level:
-                answer = ask(api, route, {}, ids)
+                answer = send_request(api, route, {}, ids)
                 assert answer.status_code == 403, (route, answer.text)
                 assert f"level {asked.level.name.lower()}" in answer.json()["detail"]
         assert everything(world) == before
@@ -157,7 +160,7 @@ def test_permitted_keys_are_accepted(world: World, ids: dict[str, str]) -> None:
     """Guards the tests above, which would pass if every request were refused."""
     keys = {level: world.with_key(HERE, level) for level in AccessLevel}
     for route, asked in ROUTES.items():
-        answer = ask(keys[asked.level], route, {}, ids)
+        answer = send_request(keys[asked.level], route, {}, ids)
         assert answer.status_code == asked.lets, (route, answer.text)
         if route[0] == "GET":
             assert "deep" in answer.text or ids["silences"] in answer.text, route

@@ -152,7 +152,7 @@ def test_what_was_left_is_found_although_the_queue_went_on(alerting: Alerting, h
 
 
 def test_waits_and_failures(alerting: Alerting, history: History) -> None:
-    def taken(minute: float, waits: list[int]) -> dict[str, Any]:
+    def make_dequeue_event(minute: float, waits: list[int]) -> dict[str, Any]:
         return {"at_ms": NOW + int(minute * MINUTE), "op": "dequeue", "n": len(waits), "waits": waits}
 
     average = alerting.add_rule(metric="LATENCY", threshold=250, window_s=60)
@@ -160,7 +160,7 @@ def test_waits_and_failures(alerting: Alerting, history: History) -> None:
     low = alerting.add_rule(metric="LATENCY", percentile="p50", threshold=50, window_s=60)
     errors = alerting.add_rule(metric="ERROR_RATE", threshold=0.3, window_s=60)
     long = alerting.add_rule(metric="LATENCY", threshold=250, window_s=7260)
-    history.add(taken(0.1, [10] * 7 + [1000] * 3), {"at_ms": NOW + 9000, "op": "nack", "n": 4})
+    history.add(make_dequeue_event(0.1, [10] * 7 + [1000] * 3), {"at_ms": NOW + 9000, "op": "nack", "n": 4})
     at(alerting, history, 1)
     firing = {rule for (rule, _), phase in alerting.phases().items() if phase == "firing"}
     assert firing == {average.id, high.id, errors.id, long.id}

@@ -60,21 +60,21 @@ def receiver() -> Iterator[Receiver]:
         yield made
 
 
-def made(answer: Any, status: int = 201) -> dict[str, Any]:
+def read_json(answer: Any, status: int = 201) -> dict[str, Any]:
     assert answer.status_code == status, answer.text
     return answer.json()
 
 
 def test_a_rule_is_made_shown_changed_and_removed(api: TestClient) -> None:
-    rule = made(api.post(f"{PATH}/rules", json=RULE))
+    rule = read_json(api.post(f"{PATH}/rules", json=RULE))
     assert (rule["window_s"], rule["cooldown_s"], rule["queue"], rule["enabled"]) == (300, 900, None, True)
     assert rule["condition"] == "BACKLOG > 100 jobs over 5 min"
     path = f"{PATH}/rules/{rule['id']}"
     assert api.get(path).json() == rule
-    changed = made(api.patch(path, json={"queue": "emails", "threshold": 7}), 200)
+    changed = read_json(api.patch(path, json={"queue": "emails", "threshold": 7}), 200)
     assert changed == {**rule, "queue": "emails", "threshold": 7, "condition": "BACKLOG > 7 jobs over 5 min"}
-    assert made(api.patch(path, json={"queue": None}), 200)["queue"] is None
-    assert made(api.patch(path, json={"metric": "NO_DATA"}), 200)["metric"] == "NO_DATA"
+    assert read_json(api.patch(path, json={"queue": None}), 200)["queue"] is None
+    assert read_json(api.patch(path, json={"metric": "NO_DATA"}), 200)["metric"] == "NO_DATA"
     assert [each["id"] for each in api.get(f"{PATH}/rules").json()["rules"]] == [rule["id"]]
     assert api.delete(path).status_code == 204
     assert api.get(path).status_code == 404
@@ -104,13 +104,13 @@ def test_a_threshold_that_is_not_a_number_is_refused(api: TestClient) -> None:
 
 
 def test_two_rules_of_one_name_are_refused(api: TestClient) -> None:
-    made(api.post(f"{PATH}/rules", json=RULE))
+    read_json(api.post(f"{PATH}/rules", json=RULE))
     assert "A rule named 'deep' already exists" in api.post(f"{PATH}/rules", json=RULE).json()["detail"]
 
 
 def test_a_channel_never_shows_its_secrets_again(api: TestClient, receiver: Receiver) -> None:
     url = f"{receiver.url}T0KEN"
-    channel = made(api.post(f"{PATH}/channels", json={"name": "ops", "type": "webhook", "url": url}))
+    channel = read_json(api.post(f"{PATH}/channels", json={"name": "ops", "type": "webhook", "url": url}))
     secret = channel.pop("secret")
     assert len(secret) == 64
     path = f"{PATH}/channels/{channel['id']}"
@@ -138,20 +138,22 @@ def test_an_address_of_mail_holds_visible_characters(api: TestClient, raw: str) 
 
 def test_a_rule_whose_channel_is_gone_can_be_changed(api: TestClient) -> None:
     mail = {"type": "email", "to": ["ops@localhost"]}
-    gone, kept = (made(api.post(f"{PATH}/channels", json={"name": name, **mail}))["id"] for name in ("gone", "kept"))
-    rule = made(api.post(f"{PATH}/rules", json={**RULE, "channels": [gone, kept]}))
+    gone, kept = (
+        read_json(api.post(f"{PATH}/channels", json={"name": name, **mail}))["id"] for name in ("gone", "kept")
+    )
+    rule = read_json(api.post(f"{PATH}/rules", json={**RULE, "channels": [gone, kept]}))
     assert api.delete(f"{PATH}/channels/{gone}").status_code == 204
-    changed = made(api.patch(f"{PATH}/rules/{rule['id']}", json={"enabled": False}), 200)
+    changed = read_json(api.patch(f"{PATH}/rules/{rule['id']}", json={"enabled": False}), 200)
     assert (changed["enabled"], changed["channels"]) == (False, [kept])
     refused = api.patch(f"{PATH}/rules/{rule['id']}", json={"channels": [gone]})
     assert (refused.status_code, gone in refused.json()["detail"]) == (400, True)
 
 
 def test_another_tenant_sees_nothing_and_a_reader_changes_nothing(api: TestClient, services: Services) -> None:
-    rule = made(api.post(f"{PATH}/rules", json=RULE))
-    channel = made(api.post(f"{PATH}/channels", json={"name": "c", "type": "email", "to": ["a@localhost"]}))
+    rule = read_json(api.post(f"{PATH}/rules", json=RULE))
+    channel = read_json(api.post(f"{PATH}/channels", json={"name": "c", "type": "email", "to": ["a@localhost"]}))
     ends_at = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    silence = made(api.post(f"{PATH}/silences", json={"ends_at": ends_at}))
+    silence = read_json(api.post(f"{PATH}/silences", json={"ends_at": ends_at}))
     other = client_with_key(services, KeyScope("evil", "shop", "prod"))
     for path in (f"rules/{rule['id']}", f"channels/{channel['id']}"):
         assert other.get(f"{PATH}/{path}").status_code == 404
@@ -186,10 +188,10 @@ def test_incidents_are_listed_in_pages_acknowledged_and_resolved(
     assert sorted(each["queue"] for each in first["incidents"] + rest["incidents"]) == ["q0", "q1", "q2"]
     assert rest["next"] is None
     path = f"{PATH}/incidents/{first['incidents'][0]['id']}"
-    taken = made(api.post(f"{path}/acknowledge"), 200)
+    taken = read_json(api.post(f"{path}/acknowledge"), 200)
     assert (taken["state"], taken["acknowledged_by"]) == ("acknowledged", "test")
     assert api.post(f"{path}/acknowledge").status_code == 409
-    over = made(api.post(f"{path}/resolve"), 200)
+    over = read_json(api.post(f"{path}/resolve"), 200)
     assert (over["state"], over["reason"]) == ("resolved", "resolved by test")
     assert [each["kind"] for each in over["transitions"]] == ["firing", "resolved"]
     sent = [(each["channel"], each["kind"], each["attempts"], each["delivered_at"]) for each in over["deliveries"]]
@@ -215,7 +217,7 @@ def test_a_silence_must_end_and_can_be_ended(api: TestClient) -> None:
     past = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
     assert api.post(f"{PATH}/silences", json={"ends_at": past}).status_code == 400
     soon = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    silence = made(api.post(f"{PATH}/silences", json={"ends_at": soon, "reason": "deploy", "queue": "emails"}))
+    silence = read_json(api.post(f"{PATH}/silences", json={"ends_at": soon, "reason": "deploy", "queue": "emails"}))
     assert (silence["made_by"], silence["queue"]) == ("test", "emails")
     assert api.get(f"{PATH}/silences").json()["silences"] == [silence]
     assert api.delete(f"{PATH}/silences/{silence['id']}").status_code == 204
@@ -233,13 +235,13 @@ def test_a_silence_that_began_long_ago_is_refused(api: TestClient, starts_at: st
 
 def test_a_reason_may_hold_anything(api: TestClient) -> None:
     ends_at = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
-    silence = made(api.post(f"{PATH}/silences", json={"ends_at": ends_at, "reason": "deploy\0 'of' \u2603"}))
+    silence = read_json(api.post(f"{PATH}/silences", json={"ends_at": ends_at, "reason": "deploy\0 'of' \u2603"}))
     assert silence["reason"] == "deploy 'of' \u2603"
 
 
 def test_few_channels_are_tested_at_once(api: TestClient, services: Services) -> None:
     mail = {"name": "ops", "type": "email", "to": ["ops@localhost"]}
-    path = f"{PATH}/channels/{made(api.post(f'{PATH}/channels', json=mail))['id']}/test"
+    path = f"{PATH}/channels/{read_json(api.post(f'{PATH}/channels', json=mail))['id']}/test"
     while services.channel_test_slots.acquire(ENV):
         pass
     refused = api.post(path)
@@ -252,18 +254,18 @@ def test_the_test_button_goes_the_way_of_all_messages(
     api: TestClient, alerting: Alerting, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(routes, "TEST_WAIT_S", 60.0)
-    channel = made(api.post(f"{PATH}/channels", json={"name": "ops", "type": "webhook", "url": receiver.url}))
+    channel = read_json(api.post(f"{PATH}/channels", json={"name": "ops", "type": "webhook", "url": receiver.url}))
     stop = threading.Event()
     sender = threading.Thread(target=lambda: [alerting.send() for _ in iter(lambda: stop.wait(0.05), True)])
     sender.start()
     try:
-        answer = made(api.post(f"{PATH}/channels/{channel['id']}/test"), 200)
+        answer = read_json(api.post(f"{PATH}/channels/{channel['id']}/test"), 200)
         assert (answer["delivered"], answer["error"]) == (True, None)
         [got] = receiver.received
         assert got.headers["x-headrace-delivery"] == answer["id"]
         assert got.is_signed_with(channel["secret"])
         receiver.answer = lambda received: 500
-        answer = made(api.post(f"{PATH}/channels/{channel['id']}/test"), 200)
+        answer = read_json(api.post(f"{PATH}/channels/{channel['id']}/test"), 200)
         assert (answer["delivered"], answer["error"]) == (False, "127.0.0.1 responded with status 500: ''")
     finally:
         stop.set()

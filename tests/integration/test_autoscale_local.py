@@ -182,8 +182,8 @@ def test_a_delayed_job_runs_although_there_is_no_worker(
     env |= {"AUTOSCALE_TYPES": str(types), "AUTOSCALE_EVERY": "1s"}
     with Process(tmp_path, env, "autoscale", "run") as process:
         decisions = "headrace_autoscale_decisions_total"
-        wait_until(lambda: value(process.told(), decisions) >= 2, "it has decided to start no worker", START_S)
-        assert value(process.told(), "headrace_autoscale_wanted_workers") == 0
+        wait_until(lambda: value(process.read_metrics(), decisions) >= 2, "it has decided to start no worker", START_S)
+        assert value(process.read_metrics(), "headrace_autoscale_wanted_workers") == 0
         with SyncClient(valkey_url) as client:
             client.enqueue(REF, NewJob("good", delay_ms=3000))
 

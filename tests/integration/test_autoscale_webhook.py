@@ -35,7 +35,7 @@ def workers(receiver: Receiver) -> Iterator[WebhookWorkers]:
     made.stop()
 
 
-def told(workers: WebhookWorkers, receiver: Receiver, n: int) -> list[Received]:
+def wait_for_messages(workers: WebhookWorkers, receiver: Receiver, n: int) -> list[Received]:
     def enough() -> bool:
         workers.reconcile()
         return len(receiver.received) >= n
@@ -47,19 +47,19 @@ def told(workers: WebhookWorkers, receiver: Receiver, n: int) -> list[Received]:
 def test_a_number_is_sent_once_signed_and_with_its_reason(workers: WebhookWorkers, receiver: Receiver) -> None:
     for _ in range(3):
         workers.scale(4, "up: much to do, 2 → 4")
-    [got] = told(workers, receiver, 1)
+    [got] = wait_for_messages(workers, receiver, 1)
     assert got.is_signed_with(SECRET)
     assert got.headers["x-headrace-delivery"] == got.document["id"]
     assert (got.document["type"], got.document["wanted"]) == ("mail", 4)
     assert got.document["sentence"] == "up: much to do, 2 → 4"
     workers.scale(5)
-    assert [each.document["wanted"] for each in told(workers, receiver, 2)] == [4, 5]
+    assert [each.document["wanted"] for each in wait_for_messages(workers, receiver, 2)] == [4, 5]
 
 
 def test_it_is_tried_again_under_the_same_id(workers: WebhookWorkers, receiver: Receiver) -> None:
     receiver.answer = lambda received: 200 if receiver.received else 503
     workers.scale(4)
-    first, second = told(workers, receiver, 2)
+    first, second = wait_for_messages(workers, receiver, 2)
     assert first.document == second.document
 
 
@@ -70,13 +70,13 @@ def test_a_newer_number_takes_the_place_of_one_that_was_not_taken(workers: Webho
     for wanted in (4, 5, 6):
         workers.scale(wanted)
     go_on.set()
-    assert [each.document["wanted"] for each in told(workers, receiver, 2)] == [4, 6]
+    assert [each.document["wanted"] for each in wait_for_messages(workers, receiver, 2)] == [4, 6]
 
 
 def test_the_number_is_repeated_periodically(receiver: Receiver) -> None:
     workers = WebhookWorkers("mail", To(receiver.url, SECRET, timeout_s=60.0, policy=LOOPBACK, repeat_s=0.01))
     workers.scale(4)
-    first, second, *_ = told(workers, receiver, 2)
+    first, second, *_ = wait_for_messages(workers, receiver, 2)
     assert first.document == second.document
     workers.stop()
 
@@ -84,7 +84,7 @@ def test_the_number_is_repeated_periodically(receiver: Receiver) -> None:
 def test_a_former_leader_sends_nothing(workers: WebhookWorkers, receiver: Receiver) -> None:
     """Zero would end all workers, although another autoscaler wants them."""
     workers.scale(4)
-    told(workers, receiver, 1)
+    wait_for_messages(workers, receiver, 1)
     workers.stand_down()
     workers.reconcile()
     workers.stop()
@@ -117,7 +117,7 @@ def test_decisions_reach_the_receiver_and_its_address_is_not_kept(
         world.enqueue(REF, 2000)
         decision = scaling.observe_and_decide()
         assert decision.inputs["workers"] is None
-        got = told(workers, receiver, 2)[-1]  # the first one was 0
+        got = wait_for_messages(workers, receiver, 2)[-1]  # the first one was 0
         assert (got.document["wanted"], got.document["sentence"]) == (decision.wanted, decision.sentence)
         with transaction(pool) as conn:
             assert "T0KEN" not in str(conn.execute("SELECT * FROM autoscale_types").fetchall())

@@ -186,16 +186,16 @@ class TestQueues:
         for ref in (*others, REF):
             shell.client.enqueue(ref, NewJob("send"))
 
-        def found(*options: str) -> list[QueueRef]:
+        def list_queues(*options: str) -> list[QueueRef]:
             names = ("org", "project", "env", "queue")
             rows = shell.document("queues", *options)["queues"]
             return [QueueRef(*(row[name] for name in names)) for row in rows]
 
-        assert found() == sorted([*others, REF])
-        assert found("--org", REF.org, "--queue", REF.queue) == [REF]
-        assert found("--env", "test") == others[2:]
-        assert found("--project", "shop", "--queue", "emails") == [others[0], others[2]]
-        assert found("--org", "nobody") == []
+        assert list_queues() == sorted([*others, REF])
+        assert list_queues("--org", REF.org, "--queue", REF.queue) == [REF]
+        assert list_queues("--env", "test") == others[2:]
+        assert list_queues("--project", "shop", "--queue", "emails") == [others[0], others[2]]
+        assert list_queues("--org", "nobody") == []
         [row] = shell.document("queues", "--org", REF.org)["queues"]
         assert (row["depth"], row["odometers"], row["limit"], row["paused"]) == (1, {"enqueue": 1}, None, False)
         assert 0 <= row["oldest_age_ms"] < HOUR_MS

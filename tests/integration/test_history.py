@@ -65,14 +65,14 @@ def api(services: Services) -> TestClient:
     return client_with_key(services)
 
 
-def of_queue(api: TestClient, ref: QueueRef, **asked: str) -> dict[str, Any]:
+def get_queue_history(api: TestClient, ref: QueueRef, **asked: str) -> dict[str, Any]:
     names = {"org": ref.org, "project": ref.project, "env": ref.env}
     answer = api.get(f"/api/v1/queues/{quote(ref.queue, safe='')}/metrics", params={**names, **asked})
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-def of_environment(api: TestClient, ref: EnvRef, what: str, **asked: Any) -> dict[str, Any]:
+def get_environment_history(api: TestClient, ref: EnvRef, what: str, **asked: Any) -> dict[str, Any]:
     path = f"/api/v1/environments/{quote(ref.env, safe='')}/{what}"
     answer = api.get(path, params={"org": ref.org, "project": ref.project, **asked})
     assert answer.status_code == 200, answer.text
@@ -266,7 +266,7 @@ def test_a_known_workload_is_reported_exactly(
     asked_ms = max(event["at_ms"] for each in events.values() for event in each) + 12_345
     stop_clock(monkeypatch, asked_ms)
     for ref in (idle, busy):
-        answer = of_queue(api, ref, period="5m")
+        answer = get_queue_history(api, ref, period="5m")
         assert answer["queue"] == ref.queue
         assert answer["source"]["tier"] == answer["resolution"] == "5s"
         assert answer["completeness"] == {"pct": 100.0, "missing": {}}
@@ -280,18 +280,18 @@ def test_a_known_workload_is_reported_exactly(
         check_percentiles(answer, events[ref], starts_ms)
         check_totals(answer, events[ref])
 
-    idle_points = of_queue(api, idle, period="5m")
+    idle_points = get_queue_history(api, idle, period="5m")
     depths = column(idle_points, "queue_depth", "last")
     assert depths[0] is None  # the window begins before its first event
     assert depths[-1] == 500
     ages = [age for age in column(idle_points, "latency", "max_age_ms") if age is not None]
     assert ages == sorted(ages)
     assert ages[-1] > ages[0]
-    drained = of_queue(api, busy, period="5m")
+    drained = get_queue_history(api, busy, period="5m")
     assert drained["timeseries"][-1]["queue_depth"]["last"] == 0
     assert drained["timeseries"][-1]["queue_depth"]["max"] == 0
     assert drained["headline"]["queue_depth"]["max"] == 60
-    everything = of_environment(api, busy.environment, "queue-metrics", period="5m")
+    everything = get_environment_history(api, busy.environment, "queue-metrics", period="5m")
     assert everything["headline"]["queue_depth"]["last"] == 500
     assert everything["headline"]["totals"]["enqueued"] == 563
     assert everything["completeness"]["pct"] == 100.0
@@ -366,8 +366,8 @@ def test_a_coarser_resolution_reports_the_same_totals(api: TestClient, warehouse
     insert(warehouse, enqueued(minute + 121, 4), enqueued(minute + 171, 5, oldest_ms=(minute + 170) * 1000))
     insert(warehouse, enqueued(minute + 301, 9), enqueued(minute + 340, 0, oldest_ms=None), token="again")
     window = {"start": str(minute), "end": str(minute + 540)}
-    fine, coarse = of_queue(api, REF, **window), of_queue(api, REF, **window, resolution="1m")
-    finest = of_queue(api, REF, **window, resolution="30s")
+    fine, coarse = get_queue_history(api, REF, **window), get_queue_history(api, REF, **window, resolution="1m")
+    finest = get_queue_history(api, REF, **window, resolution="30s")
     assert (coarse["source"]["tier"], finest["source"]["tier"]) == ("1m", "5s")
     for answer, size in ((coarse, 12), (finest, 6)):
         for section, name, merge in (
@@ -388,7 +388,7 @@ def test_gauges_are_carried_from_whichever_tier_has_them(api: TestClient, wareho
     for days in (1, 20, 300, 500):
         ref = replace(REF, queue=f"idle for {days} days")
         insert(warehouse, enqueued(now_s - days * DAY_S, 500, 500, bytes=7), ref=ref)
-        answer = of_queue(api, ref, period="5m")
+        answer = get_queue_history(api, ref, period="5m")
         assert set(column(answer, "queue_depth", "last")) == {500}
         assert set(column(answer, "queue_depth", "bytes")) == {7}
         ages = column(answer, "latency", "max_age_ms")
@@ -399,10 +399,10 @@ def test_gauges_are_carried_from_whichever_tier_has_them(api: TestClient, wareho
 
 def test_a_window_before_the_first_event_is_unknown(api: TestClient, warehouse: Client, now_s: int) -> None:
     insert(warehouse, enqueued(now_s - 60, 5, 5))
-    answer = of_queue(api, REF, start=str(now_s - 600), end=str(now_s - 300))
+    answer = get_queue_history(api, REF, start=str(now_s - 600), end=str(now_s - 300))
     assert set(column(answer, "queue_depth", "last")) == {None}
     assert answer["completeness"]["pct"] is None
-    later = of_queue(api, REF, start=str(now_s - 90), end=str(now_s - 30))
+    later = get_queue_history(api, REF, start=str(now_s - 90), end=str(now_s - 30))
     assert column(later, "queue_depth", "last") == [None] * 6 + [5] * 6
 
 
@@ -412,7 +412,7 @@ def test_what_was_there_before_a_window_is_not_taken_from_inside_it(
     """The minute and hour that the window begins in have rows that are later than its start."""
     minute = now_s // 60 * 60 - 120
     insert(warehouse, enqueued(minute + 5, 7), enqueued(minute + 40, 9))
-    answer = of_queue(api, REF, start=str(minute + 20), end=str(minute + 50))
+    answer = get_queue_history(api, REF, start=str(minute + 20), end=str(minute + 50))
     assert column(answer, "queue_depth", "last") == [7, 7, 7, 7, 9, 9]
 
 
@@ -422,20 +422,20 @@ def test_operations_missing_by_the_odometers_are_reported_and_added(
     add_batch(warehouse, now_s, now_s)
     insert(warehouse, enqueued(now_s - 3600, 90, 90))
     insert(warehouse, enqueued(now_s - 60, 95, 5))
-    assert of_queue(api, REF, period="5m")["completeness"] == {"pct": 100.0, "missing": {}}
+    assert get_queue_history(api, REF, period="5m")["completeness"] == {"pct": 100.0, "missing": {}}
     insert(warehouse, enqueued(now_s - 30, 100, 1))  # four were lost before it
-    answer = of_queue(api, REF, period="5m")
+    answer = get_queue_history(api, REF, period="5m")
     assert answer["completeness"] == {"pct": 60.0, "missing": {"enqueued": 4}}
     assert answer["headline"]["totals"]["enqueued"] == 10
     assert sum(column(answer, "throughput", "enqueued")) == 6
     # A new epoch counts from zero; nothing is missing between the two.
     insert(warehouse, enqueued(now_s - 20, 2, 2, epoch=(now_s - 25) * 1000))
-    assert of_queue(api, REF, period="5m")["completeness"]["missing"] == {"enqueued": 4}
+    assert get_queue_history(api, REF, period="5m")["completeness"]["missing"] == {"enqueued": 4}
 
 
 def test_without_a_watermark_completeness_is_unknown(api: TestClient, warehouse: Client, now_s: int) -> None:
     insert(warehouse, enqueued(now_s - 60, 5, 5))
-    answer = of_queue(api, REF, period="5m")
+    answer = get_queue_history(api, REF, period="5m")
     assert (answer["watermark"], answer["completeness"]["pct"]) == (None, None)
     assert {point["complete"] for point in answer["timeseries"]} == {False}
 
@@ -446,13 +446,13 @@ def test_an_environment_is_all_its_queues(api: TestClient, warehouse: Client, no
     insert(warehouse, enqueued(now_s - 60, 7, 7, **env), ref=replace(REF, queue="other"))
     insert(warehouse, enqueued(now_s - 60, 9, 9), ref=replace(REF, env="staging"))
     add_batch(warehouse, now_s, now_s - 5)
-    answer = of_environment(api, REF.environment, "queue-metrics", start=str(now_s - 70), end=str(now_s - 50))
+    answer = get_environment_history(api, REF.environment, "queue-metrics", start=str(now_s - 70), end=str(now_s - 50))
     assert answer["environment"] == "prod"
     assert column(answer, "throughput", "enqueued") == [0, 5, 7, 0]
     assert column(answer, "queue_depth", "last") == [None, 5, 12, 12]
     assert column(answer, "concurrency", "utilization_pct") == [None, None, 50.0, 50.0]
     assert answer["completeness"] == {"pct": 100.0, "missing": {}}
-    later = of_environment(api, REF.environment, "queue-metrics", period="30s")
+    later = get_environment_history(api, REF.environment, "queue-metrics", period="30s")
     assert set(column(later, "queue_depth", "last")) == {12}
     assert set(column(later, "latency", "max_age_ms")) == {None}
     assert EnvironmentHistory.model_validate(answer).model_dump() == answer
@@ -468,13 +468,13 @@ def test_what_an_environment_misses_is_found_by_the_odometers_of_its_queues(
     insert(warehouse, enqueued(minute - 60, 4, 4), ref=other)
     add_batch(warehouse, minute - 55, minute - 50, lost=1)
     window = {"start": str(minute - 300), "end": str(minute)}
-    answer = of_environment(api, REF.environment, "queue-metrics", **window)
+    answer = get_environment_history(api, REF.environment, "queue-metrics", **window)
     assert answer["completeness"]["missing"] == {"enqueued": 3}
     assert answer["completeness"]["pct"] == 66.666
     assert answer["headline"]["totals"]["enqueued"] == 9
     # Of a third queue it is not known where its odometer stood when the window began.
     insert(warehouse, enqueued(minute - 30, 1000, 1), ref=replace(REF, queue="third"))
-    assert of_environment(api, REF.environment, "queue-metrics", **window)["completeness"]["pct"] is None
+    assert get_environment_history(api, REF.environment, "queue-metrics", **window)["completeness"]["pct"] is None
 
 
 def test_losses_are_seen_where_the_batch_after_them_reports_them(
@@ -488,7 +488,7 @@ def test_losses_are_seen_where_the_batch_after_them_reports_them(
 
     def pct(start_s: int, end_s: int) -> float | None:
         window = {"start": str(now_s - start_s), "end": str(now_s - end_s)}
-        return of_environment(api, REF.environment, "queue-metrics", **window)["completeness"]["pct"]
+        return get_environment_history(api, REF.environment, "queue-metrics", **window)["completeness"]["pct"]
 
     assert pct(1300, 1200) == 100.0
     assert pct(90, 60) == 100.0
@@ -507,7 +507,10 @@ def test_where_events_were_disabled_completeness_is_unknown(api: TestClient, war
 
     def completeness(start_s: int, end_s: int) -> list[Any]:
         window = {"start": str(now_s - start_s), "end": str(now_s - end_s)}
-        of_both = (of_queue(api, REF, **window), of_environment(api, REF.environment, "queue-metrics", **window))
+        of_both = (
+            get_queue_history(api, REF, **window),
+            get_environment_history(api, REF.environment, "queue-metrics", **window),
+        )
         return [answer["completeness"] for answer in of_both]
 
     unknown = {"pct": None, "missing": {}}
@@ -524,15 +527,15 @@ def test_a_loss_of_others_leaves_a_queue_complete(api: TestClient, warehouse: Cl
     add_batch(warehouse, now_s - 890, now_s - 895)
     add_batch(warehouse, now_s - 300, now_s - 305, lost=7)
     window = {"start": str(now_s - 950), "end": str(now_s - 400)}
-    assert of_queue(api, REF, **window)["completeness"]["pct"] is None  # it was not heard of yet
+    assert get_queue_history(api, REF, **window)["completeness"]["pct"] is None  # it was not heard of yet
     insert(warehouse, enqueued(now_s - 250, 90, op="resync", n=0, odometer=None, odometers=[90, *[0] * 11]))
-    assert of_queue(api, REF, **window)["completeness"] == {"pct": 100.0, "missing": {}}
+    assert get_queue_history(api, REF, **window)["completeness"] == {"pct": 100.0, "missing": {}}
 
 
 def test_what_the_pipeline_has_not_come_to_is_not_complete(api: TestClient, warehouse: Client, now_s: int) -> None:
     insert(warehouse, enqueued(now_s - 3000, 90, 90, env_depth=90))
     add_batch(warehouse, now_s - 2990, now_s - 2995)
-    for answer in (of_queue(api, REF), of_environment(api, REF.environment, "queue-metrics")):
+    for answer in (get_queue_history(api, REF), get_environment_history(api, REF.environment, "queue-metrics")):
         assert answer["completeness"] == {"pct": None, "missing": {}}
         assert set(column(answer, "queue_depth", "last")) == {90}
 
@@ -542,27 +545,33 @@ def test_what_only_a_backfill_wrote_is_known(api: TestClient, warehouse: Client,
     insert(warehouse, enqueued(now_s - 600, 5, 5, env_depth=5))
     warehouse.command("TRUNCATE TABLE queue_last_v1")
     window = {"start": str(now_s - 900), "end": str(now_s - 300)}
-    for answer in (of_queue(api, REF, **window), of_environment(api, REF.environment, "queue-metrics", **window)):
+    for answer in (
+        get_queue_history(api, REF, **window),
+        get_environment_history(api, REF.environment, "queue-metrics", **window),
+    ):
         assert answer["headline"]["totals"]["enqueued"] == 5
-    assert of_environment(api, REF.environment, "queue-metrics", period="1m")["headline"]["queue_depth"]["last"] == 5
+    assert (
+        get_environment_history(api, REF.environment, "queue-metrics", period="1m")["headline"]["queue_depth"]["last"]
+        == 5
+    )
 
 
 def test_hours_that_were_written_again_are_read_again(api: TestClient, warehouse: Client, now_s: int) -> None:
     hour = now_s // HOUR_S * HOUR_S - 2 * HOUR_S
     insert(warehouse, enqueued(hour + 600, 5, 5))
     window = {"start": str(hour), "end": str(hour + HOUR_S)}
-    assert of_queue(api, REF, **window)["headline"]["totals"]["enqueued"] == 5
+    assert get_queue_history(api, REF, **window)["headline"]["totals"]["enqueued"] == 5
     tables = ("queue_metrics_5s_v1", "queue_metrics_by_minute_v1", "queue_metrics_by_hour_v1")
     for table in tables:
         warehouse.command(
             f"INSERT INTO {table} SELECT * REPLACE (1 AS generation, 6 AS enqueue_count, map(0, 0) AS first_odometers, "
             f"map(0, 6) AS last_odometers) FROM {table}"
         )
-    assert of_queue(api, REF, **window)["headline"]["totals"]["enqueued"] == 5
+    assert get_queue_history(api, REF, **window)["headline"]["totals"]["enqueued"] == 5
     row = [[datetime.fromtimestamp(hour, UTC), datetime.fromtimestamp(hour + HOUR_S, UTC), 1]]
     warehouse.insert("history_windows_v1", row, column_names=["start", "end", "generation"])
     for resolution in ("5s", "1m", "1h"):
-        answer = of_queue(api, REF, **window, resolution=resolution)
+        answer = get_queue_history(api, REF, **window, resolution=resolution)
         assert sum(column(answer, "throughput", "enqueued")) == 6, resolution
 
 
@@ -591,26 +600,28 @@ def three_queues(warehouse: Client, now_s: int) -> int:
 )
 def test_queues_are_ranked(api: TestClient, three_queues: int, metric: RankingMetric, leaders: list[str]) -> None:
     """By what they did in the period and by their gauges of now, idle ones too; not where the number is unknown."""
-    answer = of_environment(api, REF.environment, "top-queues", metric=metric, period="1h")
+    answer = get_environment_history(api, REF.environment, "top-queues", metric=metric, period="1h")
     assert [queue["queue"] for queue in answer["queues"]] == leaders
     assert [queue["rank"] for queue in answer["queues"]] == list(range(1, len(leaders) + 1))
     assert TopQueues.model_validate(answer).model_dump() == answer
     assert [
         queue["queue"]
-        for queue in of_environment(api, REF.environment, "top-queues", metric=metric, period="1h", limit=1)["queues"]
+        for queue in get_environment_history(api, REF.environment, "top-queues", metric=metric, period="1h", limit=1)[
+            "queues"
+        ]
     ] == leaders[:1]
 
 
 def test_every_ranking_can_be_requested(api: TestClient, three_queues: int) -> None:
     for metric in queue_metrics.RANKING_SQL:
-        assert of_environment(api, REF.environment, "top-queues", metric=metric)["metric"] == metric
-    ranked = of_environment(api, REF.environment, "top-queues", metric="wait_p95")["queues"]
+        assert get_environment_history(api, REF.environment, "top-queues", metric=metric)["metric"] == metric
+    ranked = get_environment_history(api, REF.environment, "top-queues", metric="wait_p95")["queues"]
     assert ranked[0]["value"] == pytest.approx(1000, rel=0.025)
 
 
 def test_the_answer_is_what_openapi_describes(api: TestClient, warehouse: Client, now_s: int) -> None:
     insert(warehouse, enqueued(now_s - 60, 5, 5))
-    answer = of_queue(api, REF, period="5m")
+    answer = get_queue_history(api, REF, period="5m")
     assert QueueHistory.model_validate(answer).model_dump() == answer
     schema = api.get("/openapi.json").json()
     for path in ("queues/{queue}/metrics", "environments/{environment}/queue-metrics"):

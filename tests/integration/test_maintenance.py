@@ -87,7 +87,7 @@ def test_every_long_running_command_maintains_the_queue(
     process = Process(tmp_path, env, *COMMANDS[name], port=None if name == "api" else 0)
 
     def maintains() -> bool:
-        assert process.child.poll() is None, process.said()
+        assert process.child.poll() is None, process.read_log()
         return is_maintained(valkey)
 
     try:
@@ -113,7 +113,9 @@ def test_another_process_takes_over_from_an_owner_that_stands_still(
     first, second = (Process(folder, {"REDIS_URL": valkey_url}, "snapshot", "run") for folder in folders)
     with first, second:
         for process in (first, second):
-            wait_until(lambda process=process: "headrace_maintenance_shards" in process.told(), "it runs", START_S)
+            wait_until(
+                lambda process=process: "headrace_maintenance_shards" in process.read_metrics(), "it runs", START_S
+            )
         pids = {process.child.pid for process in (first, second)}
         stopped = wait_until(lambda: owner_pid(valkey), "a shard has an owner", START_S)
         os.kill(stopped, signal.SIGSTOP)
@@ -122,8 +124,10 @@ def test_another_process_takes_over_from_an_owner_that_stands_still(
             wait_until(lambda: is_maintained(valkey), "the other process maintains the shards", START_S)
             assert {owner_pid(valkey, shard) for shard in range(SHARDS)} == pids - {stopped}
             [other] = [process for process in (first, second) if process.child.pid != stopped]
-            wait_until(lambda: value(other.told(), "headrace_maintenance_shards") == SHARDS, "it owns all shards")
-            assert value(other.told(), "headrace_maintenance_jobs_total", op="release") == SHARDS
+            wait_until(
+                lambda: value(other.read_metrics(), "headrace_maintenance_shards") == SHARDS, "it owns all shards"
+            )
+            assert value(other.read_metrics(), "headrace_maintenance_jobs_total", op="release") == SHARDS
         finally:
             os.kill(stopped, signal.SIGCONT)
 

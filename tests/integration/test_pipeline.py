@@ -180,26 +180,28 @@ def events(spark: SparkSession, *changes: dict[str, Any]) -> Any:
     return spark.createDataFrame(event_table(*changes))
 
 
-def rows_of(found: DataFrame) -> list[dict[str, Any]]:
+def collect_rows(found: DataFrame) -> list[dict[str, Any]]:
     return merge_rows(summarise_events(found)).to_pylist()
 
 
 def test_the_last_value_is_that_of_the_newest_entry(spark: SparkSession) -> None:
     """Also within one millisecond, also when Spark reads them in another order."""
-    [row] = rows_of(events(spark, {"at_seq": 2, "depth": 0}, {"at_seq": 0, "depth": 500}, {"at_seq": 1, "depth": 3}))
+    [row] = collect_rows(
+        events(spark, {"at_seq": 2, "depth": 0}, {"at_seq": 0, "depth": 500}, {"at_seq": 1, "depth": 3})
+    )
     assert (row["max_queue_length"], row["last"]["depth"]) == (500, 0)
 
 
 def test_waits_of_zero_are_counted(spark: SparkSession) -> None:
     waited = {"op": "dequeue", "n": 3, "waits": [0, 0, 30]}
-    [row] = rows_of(events(spark, waited, {"op": "ack", "runs": [5]}))
+    [row] = collect_rows(events(spark, waited, {"op": "ack", "runs": [5]}))
     assert (row["total_wait_duration_ms"], row["wait_duration_count"]) == (30, 3)
     assert (row["total_run_duration_ms"], row["run_duration_count"]) == (5, 1)
     assert row["wait_histogram"] == [(ZERO_BUCKET, 2), (find_bucket(30), 1)]
 
 
 def test_buckets_are_five_seconds_of_the_servers_clock(spark: SparkSession) -> None:
-    rows = rows_of(events(spark, {"at_ms": 1_800_000_004_999}, {"at_ms": 1_800_000_005_000}))
+    rows = collect_rows(events(spark, {"at_ms": 1_800_000_004_999}, {"at_ms": 1_800_000_005_000}))
     assert [row["bucket_start"].timestamp() for row in rows] == [1_800_000_000, 1_800_000_005]
 
 
@@ -218,17 +220,17 @@ def test_a_repeated_insert_changes_no_tier(spark: SparkSession, warehouse: Clien
     def totals() -> dict[str, int]:
         return {tier: sum(counted.values()) for tier, counted in read_totals(warehouse).items()}
 
-    def of_environment() -> list[int]:
+    def read_environment() -> list[int]:
         tables = ("environment_metrics_5s_v1", "environment_metrics_by_minute_v1", "environment_metrics_by_hour_v1")
         return [warehouse.query(f"SELECT sum(enqueue_count) FROM {table}").result_rows[0][0] for table in tables]
 
     for _ in range(2):
         queue_metrics.insert(warehouse, rows, "token")
     assert totals() == {"5s": 7, "1m": 7, "1h": 7}
-    assert of_environment() == [7, 7, 7]
+    assert read_environment() == [7, 7, 7]
     queue_metrics.insert(warehouse, rows, "another token")
     assert totals() == {"5s": 14, "1m": 14, "1h": 14}
-    assert of_environment() == [14, 14, 14]
+    assert read_environment() == [14, 14, 14]
 
 
 def test_every_tier_keeps_last_values_histograms_and_odometers(spark: SparkSession, warehouse: Client) -> None:

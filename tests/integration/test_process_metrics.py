@@ -65,15 +65,15 @@ def undocumented(text: str) -> set[str]:
     return {name for name in names - documented if not name.startswith("process_")}
 
 
-def assert_histogram(told: Samples, name: str, ref: QueueRef, milliseconds: Sequence[int]) -> None:
+def assert_histogram(samples: Samples, name: str, ref: QueueRef, milliseconds: Sequence[int]) -> None:
     """Check that the series of a queue contain exactly these durations."""
     labels = build_labels(ref)
-    assert value(told, f"{name}_count", **labels) == len(milliseconds)
-    assert value(told, f"{name}_sum", **labels) == pytest.approx(sum(milliseconds) / 1000)
+    assert value(samples, f"{name}_count", **labels) == len(milliseconds)
+    assert value(samples, f"{name}_sum", **labels) == pytest.approx(sum(milliseconds) / 1000)
     found = Counter(bisect_left(BOUNDS_S, each / 1000) for each in milliseconds)
     bounds = [*(f"{bound:g}" for bound in BOUNDS_S), "+Inf"]
-    served = {float(dict(series)["le"]): 0.0 for series in told[f"{name}_bucket"]}
-    for series, count in told[f"{name}_bucket"].items():
+    served = {float(dict(series)["le"]): 0.0 for series in samples[f"{name}_bucket"]}
+    for series, count in samples[f"{name}_bucket"].items():
         if set(labels.items()) <= set(series):
             served[float(dict(series)["le"])] += count
     expected = accumulate(found[place] for place in range(len(bounds)))
@@ -94,21 +94,24 @@ def test_worker_metrics_count_every_outcome_exactly(valkey: Valkey, valkey_url: 
     with Process(tmp_path, {"REDIS_URL": valkey_url, **QUICK}, *WORKER) as worker:
         wait_until(
             lambda: (
-                sum(value(worker.told(), "headrace_worker_jobs_total", outcome=each) for each in ("ack", BURY)) == 21
+                sum(value(worker.read_metrics(), "headrace_worker_jobs_total", outcome=each) for each in ("ack", BURY))
+                == 21
             ),
             "all jobs have ended",
         )
-        told, text = worker.told(), worker.page()
-        told_of = {name: value(told, f"headrace_worker_{name}") for name in ("running_jobs", "held_jobs", "connected")}
+        samples, text = worker.read_metrics(), worker.page()
+        told_of = {
+            name: value(samples, f"headrace_worker_{name}") for name in ("running_jobs", "held_jobs", "connected")
+        }
         assert told_of == {"running_jobs": 0, "held_jobs": 0, "connected": 1}
-        assert value(told, "headrace_worker_concurrency") == 2
-        assert value(told, "headrace_worker_heartbeat_failures_total") == 0
-        assert value(told, "headrace_worker_busy_seconds_total") > 0
+        assert value(samples, "headrace_worker_concurrency") == 2
+        assert value(samples, "headrace_worker_heartbeat_failures_total") == 0
+        assert value(samples, "headrace_worker_busy_seconds_total") > 0
         assert worker.wait_healthy()["last_error"] == ""
 
     outcomes = {
         (dict(series)["queue"], dict(series).get("task", ""), dict(series)["outcome"]): count
-        for series, count in told["headrace_worker_jobs_total"].items()
+        for series, count in samples["headrace_worker_jobs_total"].items()
         if count
     }
     emails = {("good", "ack"): 10, ("shaky", "nack"): 3, ("shaky", "ack"): 3, ("hopeless", BURY): 1}
@@ -122,8 +125,8 @@ def test_worker_metrics_count_every_outcome_exactly(valkey: Valkey, valkey_url: 
         waits = [ms for event in events if event.ref == ref for ms in event.waits]
         runs = [ms for event in events if event.ref == ref for ms in event.runs]
         assert len(waits) == (19 if ref == EMAILS else 5)
-        assert_histogram(told, "headrace_job_wait_seconds", ref, waits)
-        assert_histogram(told, "headrace_job_run_seconds", ref, runs)
+        assert_histogram(samples, "headrace_job_wait_seconds", ref, waits)
+        assert_histogram(samples, "headrace_job_run_seconds", ref, runs)
     assert max(ms for event in events for ms in event.waits) > 0  # the jobs waited before the worker started
     assert promtool(text) == []
     assert undocumented(text) == set()
@@ -137,16 +140,17 @@ def test_stream_worker_metrics_count_every_outcome_exactly(valkey: Valkey, valke
     with Process(tmp_path, {"REDIS_URL": valkey_url, **env}, *command) as worker:
         wait_until(
             lambda: (
-                sum(value(worker.told(), "headrace_worker_jobs_total", outcome=each) for each in ("ack", BURY)) == 7
+                sum(value(worker.read_metrics(), "headrace_worker_jobs_total", outcome=each) for each in ("ack", BURY))
+                == 7
             ),
             "all entries are done with",
         )
-        told, text = worker.told(), worker.page()
+        samples, text = worker.read_metrics(), worker.page()
         worker.wait_healthy()
     ref = QueueRef("acme", "shop", "streams", f"{STREAM}/workers")
     outcomes = {
         (dict(series).get("task", ""), dict(series)["outcome"]): count
-        for series, count in told["headrace_worker_jobs_total"].items()
+        for series, count in samples["headrace_worker_jobs_total"].items()
         if count and set(build_labels(ref).items()) <= set(series)
     }
     assert outcomes == {
@@ -156,8 +160,8 @@ def test_stream_worker_metrics_count_every_outcome_exactly(valkey: Valkey, valke
         ("hopeless", BURY): 1,
         ("", BURY): 1,
     }
-    assert value(told, "headrace_job_wait_seconds_count", **build_labels(ref)) == 8
-    assert value(told, "headrace_job_run_seconds_count", **build_labels(ref)) == 5
+    assert value(samples, "headrace_job_wait_seconds_count", **build_labels(ref)) == 8
+    assert value(samples, "headrace_job_run_seconds_count", **build_labels(ref)) == 5
     assert promtool(text) == []
     assert undocumented(text) == set()
 
@@ -183,8 +187,8 @@ def test_a_port_in_use_is_reported_before_any_job_is_dequeued(valkey: Valkey, va
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = int(taken.getsockname()[1])
         process = Process(tmp_path, {"REDIS_URL": valkey_url}, *WORKER, port=port)
-        assert process.child.wait(START_S) == 4, process.said()
-    assert f"error: Port {port} for /metrics is in use by another process" in process.said()
+        assert process.child.wait(START_S) == 4, process.read_log()
+    assert f"error: Port {port} for /metrics is in use by another process" in process.read_log()
     [state] = read_states(valkey, 2)
     assert (state.depth, state.odometers) == (1, {"enqueue": 1})
 
@@ -202,12 +206,14 @@ def test_a_worker_is_unhealthy_while_its_server_is_down(tmp_path: Path) -> None:
             body = worker.wait_healthy(False)  # healthy as long as one shard responds
             assert (body["healthy"], body["connected"]) == (False, False)
             assert "Valkey is not responding" in body["last_error"]
-            assert value(worker.told(), "headrace_worker_connected") == 0
-            wait_until(lambda: value(worker.told(), "headrace_worker_heartbeat_failures_total"), "a heartbeat fails")
+            assert value(worker.read_metrics(), "headrace_worker_connected") == 0
+            wait_until(
+                lambda: value(worker.read_metrics(), "headrace_worker_heartbeat_failures_total"), "a heartbeat fails"
+            )
             again.start()
             again.wait_ready(READY_S)
             wait_until(lambda: worker.wait_healthy()["connected"], "every shard answers again")
-            assert value(worker.told(), "headrace_worker_connected") == 1
+            assert value(worker.read_metrics(), "headrace_worker_connected") == 1
     finally:
         again.stop()
         server.stop()
@@ -244,8 +250,8 @@ def test_jobs_that_were_lost_or_returned(valkey: Valkey, valkey_url: str) -> Non
             await asyncio.wait_for(running, START_S)
 
     def counted() -> dict[tuple[str, str], float]:
-        told = {metric.name: values for metric, values in tally.families()}
-        jobs = told["headrace_worker_jobs_total"]
+        samples = {metric.name: values for metric, values in tally.families()}
+        jobs = samples["headrace_worker_jobs_total"]
         return {labels[4:]: float(count) for labels, count in jobs.items() if isinstance(count, int) and count}  # pyright: ignore
 
     asyncio.run(scenario())
@@ -262,14 +268,17 @@ def test_mover_metrics_count_moved_rows(valkey: Valkey, valkey_url: str, postgre
         client.enqueue_many(EMAILS, [NewJob("good") for _ in range(30)])
     env = {"REDIS_URL": valkey_url, "POSTGRES_URL": postgres_url, "QUEUE_WARM_MAX_ITEMS": "100"}
     with Process(tmp_path, env, "mover") as mover:
-        wait_until(lambda: value(mover.told(), "headrace_mover_rows_total", op="refill") == 20, "all have come back")
         wait_until(
-            lambda: value(mover.told(), "headrace_loop_rounds_total", loop="mover_audit", status="ok"), "audited"
+            lambda: value(mover.read_metrics(), "headrace_mover_rows_total", op="refill") == 20, "all have come back"
         )
-        told, text = mover.told(), mover.page()
-        assert value(told, "headrace_mover_shards") == 2
-        assert value(told, "headrace_loop_leading", loop="mover") == 1
-        assert value(told, "headrace_mover_drift_total") == 0
+        wait_until(
+            lambda: value(mover.read_metrics(), "headrace_loop_rounds_total", loop="mover_audit", status="ok"),
+            "audited",
+        )
+        samples, text = mover.read_metrics(), mover.page()
+        assert value(samples, "headrace_mover_shards") == 2
+        assert value(samples, "headrace_loop_leading", loop="mover") == 1
+        assert value(samples, "headrace_mover_drift_total") == 0
         body = mover.wait_healthy()
         assert body["loops"]["mover"]["leading"] is True
     assert promtool(text) == []
@@ -280,10 +289,10 @@ def test_mover_metrics_count_moved_rows(valkey: Valkey, valkey_url: str, postgre
 
 def test_a_worker_exports_the_metrics_of_its_mover(valkey_url: str, postgres_url: str, tmp_path: Path) -> None:
     with Process(tmp_path, {"REDIS_URL": valkey_url, "POSTGRES_URL": postgres_url}, *WORKER) as worker:
-        wait_until(lambda: value(worker.told(), "headrace_mover_shards") == 2, "its mover leads")
-        told = worker.told()
-        assert value(told, "headrace_loop_healthy", loop="mover") == 1
-        assert "headrace_worker_concurrency" in told
+        wait_until(lambda: value(worker.read_metrics(), "headrace_mover_shards") == 2, "its mover leads")
+        samples = worker.read_metrics()
+        assert value(samples, "headrace_loop_healthy", loop="mover") == 1
+        assert "headrace_worker_concurrency" in samples
 
 
 def test_a_mover_is_unhealthy_while_its_servers_are_down(tmp_path: Path) -> None:
@@ -292,10 +301,10 @@ def test_a_mover_is_unhealthy_while_its_servers_are_down(tmp_path: Path) -> None
         body = mover.wait_healthy(False)
         assert body["loops"]["mover"]["failures_in_a_row"] >= 3
         assert "Valkey is not responding" in body["loops"]["mover"]["last_error"]
-        told = mover.told()
-        assert value(told, "headrace_loop_healthy", loop="mover") == 0
-        assert value(told, "headrace_loop_rounds_total", loop="mover", status="error") >= 3
-        assert "headrace_loop_last_success_timestamp_seconds" not in told
+        samples = mover.read_metrics()
+        assert value(samples, "headrace_loop_healthy", loop="mover") == 0
+        assert value(samples, "headrace_loop_rounds_total", loop="mover", status="error") >= 3
+        assert "headrace_loop_last_success_timestamp_seconds" not in samples
 
 
 TYPES = """
@@ -334,26 +343,26 @@ def test_every_loop_exports_its_loop_metrics(
     env |= {"METRICS_QUEUE_SNAPSHOT_REFRESH_INTERVAL": "200ms"}
     with Process(tmp_path, env, *command) as process:
         wait_until(
-            lambda: value(process.told(), "headrace_loop_rounds_total", loop=loop, status="ok") >= 2,
+            lambda: value(process.read_metrics(), "headrace_loop_rounds_total", loop=loop, status="ok") >= 2,
             "two rounds",
             START_S,
         )
-        told, text = process.told(), process.page()
-        assert value(told, "headrace_loop_round_seconds_count", loop=loop) >= 2
-        assert value(told, "headrace_loop_last_success_timestamp_seconds", loop=loop) > 0
-        assert value(told, "headrace_loop_leading", loop=loop) == (
+        samples, text = process.read_metrics(), process.page()
+        assert value(samples, "headrace_loop_round_seconds_count", loop=loop) >= 2
+        assert value(samples, "headrace_loop_last_success_timestamp_seconds", loop=loop) > 0
+        assert value(samples, "headrace_loop_leading", loop=loop) == (
             0 if loop == "streams" else 1
         )  # watchers have no leader
-        assert value(told, "process_resident_memory_bytes") > 0
+        assert value(samples, "process_resident_memory_bytes") > 0
         process.wait_healthy()
     assert promtool(text) == []
     assert undocumented(text) == set()
     if loop == "autoscale":
-        assert value(told, "headrace_autoscale_decisions_total", type="mail") >= 2
-        assert "headrace_autoscale_wanted_workers" in told
+        assert value(samples, "headrace_autoscale_decisions_total", type="mail") >= 2
+        assert "headrace_autoscale_wanted_workers" in samples
     if loop == "streams":
-        assert value(told, "headrace_streams_watched_groups") == 1
-        assert value(told, "headrace_streams_silent_groups") == 0
+        assert value(samples, "headrace_streams_watched_groups") == 1
+        assert value(samples, "headrace_streams_silent_groups") == 0
     if loop == "alerts":
-        assert value(told, "headrace_alerts_rules") == 0
-        assert value(told, "headrace_loop_rounds_total", loop="alerts_lease", status="ok") >= 1
+        assert value(samples, "headrace_alerts_rules") == 0
+        assert value(samples, "headrace_loop_rounds_total", loop="alerts_lease", status="ok") >= 1

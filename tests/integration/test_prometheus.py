@@ -41,7 +41,7 @@ LINES = r"SELECT E'say \"hi\" \\ \n é' AS kind, 5 AS n, now() - interval '1 hou
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_poll_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Valkey that is slow is waited for; there is no last good copy yet."""
     monkeypatch.setattr(services, "SNAPSHOT_TIMEOUT_S", 60.0)
     monkeypatch.setattr(reader, "POLL_WAIT_S", 60.0)
@@ -175,14 +175,14 @@ class Prometheus:
         ]
         self.child = GuardedProcess("prometheus", command, log_file=folder / "prometheus.log", env={})
 
-    def ask(self, query: str) -> list[dict[str, Any]]:
-        return wait_until(lambda: self._ask(query), f"Prometheus knows {query}: {self.child.log_tail()}")
+    def query(self, query: str) -> list[dict[str, Any]]:
+        return wait_until(lambda: self._query_once(query), f"Prometheus knows {query}: {self.child.log_tail()}")
 
     def value(self, query: str) -> float:
-        [found] = self.ask(query)
+        [found] = self.query(query)
         return float(found["value"][1])
 
-    def _ask(self, query: str) -> list[dict[str, Any]]:
+    def _query_once(self, query: str) -> list[dict[str, Any]]:
         """Empty while it has nothing, or does not answer yet."""
         url = f"http://127.0.0.1:{self.port}/api/v1/query?query={urllib.parse.quote(query)}"
         try:
@@ -209,9 +209,9 @@ def test_a_real_prometheus_scrapes_it(prometheus: Prometheus) -> None:
     assert prometheus.value('headrace_queue_jobs{queue="emails", state="ready", tier="warm"}') == 3
     assert prometheus.value("shop_orders_total") == 5
     assert prometheus.value("shop_oldest_order_seconds") >= 3600
-    [found] = prometheus.ask("shop_orders_total")
+    [found] = prometheus.query("shop_orders_total")
     assert found["metric"]["kind"] == HARD
-    odd = prometheus.ask("headrace_queue_paused")
+    odd = prometheus.query("headrace_queue_paused")
     assert {ODD_NAMES.queue, REF.queue} == {each["metric"]["queue"] for each in odd}
     assert prometheus.value("headrace_queue_metrics_snapshot_served") == 1
     types = f"http://127.0.0.1:{prometheus.port}/api/v1/metadata"

@@ -90,7 +90,7 @@ def test_the_periodic_sweep_refills_although_every_request_is_lost(
                 done += [job.id for job in jobs]
                 bench.ack(jobs)
             assert sorted(map(int, done)) == list(range(30))
-            wait_until(lambda: bench.state_of(REF).depth == 0, "what came back is counted as refilled")
+            wait_until(lambda: bench.read_state(REF).depth == 0, "what came back is counted as refilled")
         finally:
             stop.set()
             thread.join(60)

@@ -224,7 +224,7 @@ def command(
     return run_command
 
 
-def shown(document: dict[str, Any], level: str = "environment") -> dict[str, Any]:
+def summarise_quotas(document: dict[str, Any], level: str = "environment") -> dict[str, Any]:
     """Quota → limit, used, source, of those that are set."""
     return {
         each["quota"]: (each["limit"], each["used"], each["source"])
@@ -243,11 +243,11 @@ def test_the_commands_set_show_and_unset(command: Callable[..., dict[str, Any]],
         with pytest.raises(QuotaExceeded):
             client.enqueue_many(REF, jobs(1, first=2))
     found = command("show", *tenant)
-    assert shown(found) == {"warm_jobs": (2, 2, "own"), "cold_bytes": (2**31, 0, "own")}
-    assert shown(found, "organisation") == {"keys": (7, 0, "own")}
-    assert shown(command("show"), "default") == {"warm_jobs": (10, None, "own"), "queues": (3, None, "own")}
+    assert summarise_quotas(found) == {"warm_jobs": (2, 2, "own"), "cold_bytes": (2**31, 0, "own")}
+    assert summarise_quotas(found, "organisation") == {"keys": (7, 0, "own")}
+    assert summarise_quotas(command("show"), "default") == {"warm_jobs": (10, None, "own"), "queues": (3, None, "own")}
     command("unset", *tenant)
-    assert shown(command("show", *tenant)) == {"warm_jobs": (10, 2, "default"), "queues": (3, 1, "default")}
+    assert summarise_quotas(command("show", *tenant)) == {"warm_jobs": (10, 2, "default"), "queues": (3, 1, "default")}
     command("set", *tenant, "--quota", "no_such_quota=1", exit_code=1)
     command("set", *tenant, "--quota", "warm_jobs=-1", exit_code=1)
     command("set", *tenant, "--quota", "warm_jobs=many", exit_code=2)

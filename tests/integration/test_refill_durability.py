@@ -35,7 +35,7 @@ NEVER_S = 3600.0
 
 
 @pytest.fixture(autouse=True)
-def sure_of_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_lock_validity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.cold.mover.LOCK_VALID_MS", 600_000.0)
 
 

@@ -59,7 +59,7 @@ def one(stream: str = STREAM, group: str = GROUP) -> str:
     return f"{LIST}/{quote(stream, safe='')}/{quote(group, safe='')}"
 
 
-def shown(world: World) -> Any:
+def get_group(world: World) -> Any:
     """The one group that is watched; both routes must say the same of it."""
     found = world.api.get(LIST).json()
     assert (len(found["streams"]), found["total"], found["next"]) == (1, 1, None)
@@ -77,7 +77,7 @@ def test_a_group_that_others_read_is_shown_as_it_was_seen(group: Valkey, world: 
     read(group, 3, "one")
     read(group, 2, "two")
     assert watch(group, stuck_after_ms=10**9) == 1
-    found = shown(world)
+    found = get_group(world)
     names = ("org", "project", "env", "queue", "stream", "group")
     assert [found[name] for name in names] == ["org", "project", "streams", f"{STREAM}/{GROUP}", STREAM, GROUP]
     assert (found["undelivered"], found["pending"], found["load"]) == (4, 5, 9)
@@ -99,12 +99,12 @@ def test_reports_of_a_silent_watcher_are_stale_and_have_an_age(group: Valkey, wo
     watch(group)
     seen_at = int(group.hget(RECORD, "at")) - 90_000  # pyright: ignore
     group.hset(RECORD, mapping={"at": seen_at, "looked": seen_at})
-    found = shown(world)
+    found = get_group(world)
     assert found["stale"]
     assert found["age_ms"] >= 90_000
     assert found["undelivered"] == 2  # how it was
     group.hset(RECORD, "every", 60_000)
-    assert not shown(world)["stale"]  # it looks once a minute
+    assert not get_group(world)["stale"]  # it looks once a minute
 
 
 def test_stuck_consumers_come_first_and_there_is_a_bound(group: Valkey, world: World) -> None:
@@ -113,7 +113,7 @@ def test_stuck_consumers_come_first_and_there_is_a_bound(group: Valkey, world: W
         read(group, 1 if number else 2, f"c{number}")
     group.xgroup_createconsumer(STREAM, GROUP, "aaa")
     watch(group, stuck_after_ms=0)
-    found = shown(world)
+    found = get_group(world)
     assert len(found["consumers"]) == MAX_CONSUMERS
     assert found["consumers_total"] == MAX_CONSUMERS + 2
     assert found["stuck"] == MAX_CONSUMERS + 1
@@ -129,7 +129,7 @@ def test_retries_and_dead_letters_of_our_workers_are_shown(valkey: Valkey, world
     run(valkey, ours.nack([(held[0], 10**7)]))
     run(valkey, ours.bury([(held[1], "boom")]))
     watch(valkey)
-    found = shown(world)
+    found = get_group(world)
     assert (found["undelivered"], found["pending"], found["load"]) == (1, 2, 3)
     assert (found["retrying"], found["in_backoff"], found["dead"]) == (1, 1, 1)
     assert [(each["name"], each["pending"]) for each in found["consumers"]] == [("headrace:me", 1)]
@@ -146,27 +146,27 @@ def test_an_unknown_depth_is_null_with_its_reason_and_since_when(
     group.xdel(STREAM, entries[300][0])
     read(group, 3, "one")
     watch(group)
-    first = shown(world)
+    first = get_group(world)
     assert (first["undelivered"], first["pending"], first["load"]) == (None, 3, None)
     assert "does not know the lag" in first["reason"]
     assert first["unknown_since"] is not None
     assert first["consumers_total"] == 1
     watch(group)
-    again = shown(world)
+    again = get_group(world)
     assert again["unknown_since"] == first["unknown_since"]
     monkeypatch.setattr("headrace.streams.watcher.COUNT_BOUND", 10_000)
     watch(group)
-    known = shown(world)
+    known = get_group(world)
     assert (known["undelivered"], known["reason"], known["unknown_since"]) == (195, None, None)
 
 
 def test_a_deleted_group_has_a_reason_and_no_numbers(group: Valkey, world: World) -> None:
     add(group, 2)
     watch(group)
-    measured_at = shown(world)["measured_at"]
+    measured_at = get_group(world)["measured_at"]
     group.xgroup_destroy(STREAM, GROUP)
     assert watch(group) == 0
-    gone = shown(world)
+    gone = get_group(world)
     assert gone["measured_at"] == measured_at
     assert [gone[name] for name in ("undelivered", "pending", "load", "consumers", "dead")] == [None] * 5
     assert "no such group" in gone["reason"]
@@ -175,7 +175,7 @@ def test_a_deleted_group_has_a_reason_and_no_numbers(group: Valkey, world: World
 
 def test_a_stream_that_never_was_is_shown_with_the_reason(valkey: Valkey, world: World) -> None:
     watch(valkey)
-    found = shown(world)
+    found = get_group(world)
     assert (found["load"], found["measured_at"], found["age_ms"]) == (None, None, None)
     assert "stream does not exist" in found["reason"]
 
@@ -184,7 +184,7 @@ def test_no_server_address_is_shown(valkey: Valkey, world: World, own_valkey: Em
     with connect(own_valkey.url) as source:
         own_valkey.stop()
         Watcher(source, valkey, STUBS, [WATCHED]).run_once()
-    found = shown(world)
+    found = get_group(world)
     assert found["reason"] == "The streams server is not responding."
     assert found["load"] is None
 
@@ -213,7 +213,7 @@ def test_names_of_foreign_consumers_may_be_any_bytes(group: Valkey, world: World
     add(group, 1)
     group.xreadgroup(GROUP, b"\xff\xfe" + b"x" * 300, {STREAM: ">"})  # pyright: ignore
     assert watch(group) == 1
-    assert len(shown(world)["consumers"][0]["name"]) == 128
+    assert len(get_group(world)["consumers"][0]["name"]) == 128
 
 
 def test_pages_join_and_names_may_hold_slashes(valkey: Valkey, world: World) -> None:
@@ -254,10 +254,10 @@ STRANGERS = {
 
 def answers(api: TestClient, names: dict[str, str]) -> list[tuple[int, Any]]:
     """Return the answers of both routes about an environment, without the time and the requested names."""
-    return [told(api.get(path, params=names), names) for path in (LIST, one())]
+    return [strip_names(api.get(path, params=names), names) for path in (LIST, one())]
 
 
-def told(answer: httpx.Response, names: dict[str, str]) -> tuple[int, Any]:
+def strip_names(answer: httpx.Response, names: dict[str, str]) -> tuple[int, Any]:
     text = answer.text
     for name in names.values():
         text = text.replace(name, "…")

@@ -17,7 +17,7 @@ GROUP = (("group", "workers"), ("stream", "browser:jobs"))
 GONE = (("group", "workers"), ("stream", "gone"))
 
 
-def told(valkey: Valkey, url: str) -> dict[str, Any]:
+def render_families(valkey: Valkey, url: str) -> dict[str, Any]:
     groups = [("browser:jobs", "workers"), ("gone", "workers")]
     sources = SnapshotSources(
         valkey,
@@ -34,7 +34,7 @@ def test_groups_are_reported_with_their_backlog(valkey: Valkey, valkey_url: str)
     for number in range(5):
         valkey.xadd("browser:jobs", {"json": "{}"}, id=f"{an_hour_ago_ms}-{number + 1}")
     valkey.xreadgroup("workers", "one", {"browser:jobs": ">"}, count=2)
-    found = told(valkey, valkey_url)
+    found = render_families(valkey, valkey_url)
     assert found["headrace_stream_undelivered_entries"] == {GROUP: 3}
     assert found["headrace_stream_pending_entries"] == {GROUP: 2}
     assert found["headrace_stream_depth_known"] == {GROUP: 1, GONE: 0}
@@ -43,7 +43,7 @@ def test_groups_are_reported_with_their_backlog(valkey: Valkey, valkey_url: str)
 
 
 def test_a_server_that_does_not_answer_hides_no_queue(valkey: Valkey) -> None:
-    found = told(valkey, "redis://127.0.0.1:1/0")
+    found = render_families(valkey, "redis://127.0.0.1:1/0")
     assert set(found["headrace_stream_depth_known"].values()) == {0}
     assert "headrace_stream_undelivered_entries" not in found
     assert found["headrace_queues"] == {(): 0}

@@ -23,7 +23,7 @@ from headrace.warehouse.connect import Client
 from tests.access import client_with_key
 from tests.alerting import ENV, Alerting
 from tests.conftest import wait_until
-from tests.integration.test_history import column, of_queue
+from tests.integration.test_history import column, get_queue_history
 from tests.pipelines import running_query
 from tests.streams import GROUP, STREAM
 
@@ -72,7 +72,7 @@ def test_a_stream_of_others_has_history_and_fires(
 
     with open_pipeline(options) as pipeline, open_pool(postgres_url) as pool, running_query(spark, pipeline):
         wait_until(counted, "history has counted the entries", 240)
-        told = of_queue(api, WATCHED.ref, period="30m")
+        told = get_queue_history(api, WATCHED.ref, period="30m")
         assert sum(column(told, "throughput", "dequeued")) == 5
         assert sum(column(told, "throughput", "completed")) == 3
         assert column(told, "queue_depth", "last")[-1] == 15

@@ -62,7 +62,7 @@ def events(client: Valkey) -> list[Event]:
     return [event for event in read_events(client, SHARD) if event.op != TICK]
 
 
-def told(client: Valkey) -> Counter[str]:
+def sum_events(client: Valkey) -> Counter[str]:
     """What all events together count, by verb; the odometers and numbers of events must agree with it."""
     fold = Fold().add(read_events(client, SHARD))
     assert (fold.gaps, fold.odometer_breaks) == (0, 0)
@@ -156,13 +156,13 @@ def test_pending_entries_are_listed_by_consumer(group: Valkey) -> None:
 def test_a_foreign_group_is_counted_from_server_data(group: Valkey, watcher: Watcher) -> None:
     add(group, 5)
     assert watcher.run_once() == 1  # what was there before is where the odometers begin
-    assert told(group) == Counter()
+    assert sum_events(group) == Counter()
     add(group, 3)
     first = read(group, 6)
     group.xack(STREAM, GROUP, *first[:4])
     watcher.run_once()
     watcher.run_once()
-    assert told(group) == Counter({Op.ENQUEUE: 3, Op.DEQUEUE: 6, Op.ACK: 4})
+    assert sum_events(group) == Counter({Op.ENQUEUE: 3, Op.DEQUEUE: 6, Op.ACK: 4})
     last = events(group)[-1]
     assert (last.op, last["depth"], last["running"], last["scheduled"]) == (RESYNC, 2, 2, 0)
     assert (last["env_depth"], last["env_running"], last["bytes"]) == (2, 2, None)
@@ -180,7 +180,7 @@ def test_our_own_workers_are_counted_exactly_with_waits_and_run_times(group: Val
     [again] = run(group, OURS.dequeue(4)).entries
     run(group, OURS.ack([(again, 0)]))
     watcher.run_once()
-    assert told(group) == Counter({Op.DEQUEUE: 1, Op.ACK: 2, Op.NACK: 2, Op.BURY: 1})
+    assert sum_events(group) == Counter({Op.DEQUEUE: 1, Op.ACK: 2, Op.NACK: 2, Op.BURY: 1})
     assert [event.runs for event in events(group) if event.op == Op.ACK] == [[17], [0]]
     assert [len(event.waits) for event in events(group) if event.op == Op.DEQUEUE] == [1]
     gauges = [(event["depth"], event["scheduled"], event["running"]) for event in events(group) if event.op == RESYNC]
@@ -215,7 +215,7 @@ def test_streams_of_a_cluster_are_watched(any_valkey_url: str) -> None:
         [held] = run(client, OURS.dequeue(1)).entries
         run(client, OURS.ack([(held, 1)]))
         watcher.run_once()
-        assert told(client) == Counter({Op.ENQUEUE: 1, Op.DEQUEUE: 1, Op.ACK: 1})
+        assert sum_events(client) == Counter({Op.ENQUEUE: 1, Op.DEQUEUE: 1, Op.ACK: 1})
 
 
 def test_watchers_that_die_or_run_twice_count_nothing_twice(group: Valkey, watcher: Watcher) -> None:
@@ -230,7 +230,7 @@ def test_watchers_that_die_or_run_twice_count_nothing_twice(group: Valkey, watch
     group.restore(KEYS.samples, 0, samples)  # as if it had died before it trimmed them
     watcher.run_once()
     assert sum(len(event.runs) for event in events(group)) == 2
-    assert told(group)[Op.ENQUEUE] == 2
+    assert sum_events(group)[Op.ENQUEUE] == 2
 
 
 def test_two_watchers_of_one_group_emit_each_change_once(group: Valkey, watcher: Watcher) -> None:
@@ -245,7 +245,7 @@ def test_two_watchers_of_one_group_emit_each_change_once(group: Valkey, watcher:
         now = compute_gauges(reading)
         assert now is not None
         assert run(group, emit_events(STUBS, WATCHED.ref, reading, now, after.decode())) == (reading is not readings[1])
-    assert told(group) == Counter({Op.ENQUEUE: 1, Op.DEQUEUE: 1, Op.ACK: 1})
+    assert sum_events(group) == Counter({Op.ENQUEUE: 1, Op.DEQUEUE: 1, Op.ACK: 1})
     assert [event.runs for event in events(group) if event.runs] == [[5]]
 
 

@@ -41,7 +41,7 @@ STRANGERS = {
 
 
 @dataclass(frozen=True)
-class Ask:
+class RouteCase:
     """Request to a route about a queue. `{org}` and so on are placeholders for its names."""
 
     body: Any = None
@@ -50,27 +50,27 @@ class Ask:
     lists: bool = False  # it shows what the key reaches, here nothing
 
 
-LIST = Ask(lists=True)
-ROUTES: dict[tuple[str, str], Ask] = {
+LIST = RouteCase(lists=True)
+ROUTES: dict[tuple[str, str], RouteCase] = {
     ("GET", "/api/v1/queues"): LIST,
-    ("GET", "/api/v1/queues/{queue}"): Ask(),
-    ("POST", "/api/v1/queues/{queue}/jobs"): Ask({"task": "t", "id": "strange"}, changes=True),
-    ("GET", "/api/v1/jobs/{id}"): Ask(),
-    ("DELETE", "/api/v1/jobs/{id}"): Ask(changes=True),
-    ("GET", "/api/v1/queues/{queue}/dead"): Ask(),
-    ("GET", "/api/v1/queues/{queue}/dead/{id}"): Ask(),
-    ("POST", "/api/v1/queues/{queue}/dead/redrive"): Ask({}, changes=True),
-    ("DELETE", "/api/v1/queues/{queue}/dead"): Ask(params={"all": "true"}, changes=True),
-    ("PATCH", "/api/v1/queues/{queue}/settings"): Ask({"paused": True}, changes=True),
-    ("PUT", "/api/v1/environments/{env}/limits"): Ask({"limit": 1}, changes=True),
+    ("GET", "/api/v1/queues/{queue}"): RouteCase(),
+    ("POST", "/api/v1/queues/{queue}/jobs"): RouteCase({"task": "t", "id": "strange"}, changes=True),
+    ("GET", "/api/v1/jobs/{id}"): RouteCase(),
+    ("DELETE", "/api/v1/jobs/{id}"): RouteCase(changes=True),
+    ("GET", "/api/v1/queues/{queue}/dead"): RouteCase(),
+    ("GET", "/api/v1/queues/{queue}/dead/{id}"): RouteCase(),
+    ("POST", "/api/v1/queues/{queue}/dead/redrive"): RouteCase({}, changes=True),
+    ("DELETE", "/api/v1/queues/{queue}/dead"): RouteCase(params={"all": "true"}, changes=True),
+    ("PATCH", "/api/v1/queues/{queue}/settings"): RouteCase({"paused": True}, changes=True),
+    ("PUT", "/api/v1/environments/{env}/limits"): RouteCase({"limit": 1}, changes=True),
     ("GET", "/api/v1/environments"): LIST,
     ("GET", "/api/v1/stream"): LIST,
     ("GET", "/api/v2/metrics/queues/detailed"): LIST,
     ("GET", "/api/v2/metrics/queues/action-plugins"): LIST,
     ("GET", "/api/v2/metrics/queues/running"): LIST,
-    ("GET", "/api/v1/queues/{queue}/metrics"): Ask(),
-    ("GET", "/api/v1/environments/{environment}/queue-metrics"): Ask(),
-    ("GET", "/api/v1/environments/{environment}/top-queues"): Ask(),
+    ("GET", "/api/v1/queues/{queue}/metrics"): RouteCase(),
+    ("GET", "/api/v1/environments/{environment}/queue-metrics"): RouteCase(),
+    ("GET", "/api/v1/environments/{environment}/top-queues"): RouteCase(),
 }
 NO_TENANT = {("GET", "/api/v1/audit"), ("GET", "/api/v1/session"), ("GET", "/api/v1/pipeline")}
 """Routes about the key itself or all tenants together. (The audit log is tested below.)"""
@@ -117,7 +117,7 @@ def test_every_route_is_covered(world: World) -> None:
     assert here - PUBLIC_ROUTES - NO_TENANT == set(ROUTES)
 
 
-def asked(api: TestClient, route: tuple[str, str], ref: QueueRef, job_id: str = "job-0") -> httpx.Response:
+def send_request(api: TestClient, route: tuple[str, str], ref: QueueRef, job_id: str = "job-0") -> httpx.Response:
     method, template = route
     ask = ROUTES[route]
     path = template.format(queue=ref.queue, id=job_id, env=ref.env, environment=ref.env)
@@ -127,7 +127,7 @@ def asked(api: TestClient, route: tuple[str, str], ref: QueueRef, job_id: str = 
     return api.request(method, path, params={**names, **ask.params}, json=ask.body)
 
 
-def told(answer: httpx.Response, ref: QueueRef) -> Any:
+def strip_names(answer: httpx.Response, ref: QueueRef) -> Any:
     """Return the answer without the time and the requested names."""
     text = answer.text
     for name in (ref.org, ref.project, ref.env):
@@ -162,8 +162,8 @@ def test_strangers_get_the_same_response_for_existing_and_missing_names(
             if route == STREAM:
                 continue  # covered by test_routes_stream, because its responses do not end
             for job_id in ("job-0", "dead-0", "nope"):
-                there, absent = asked(api, route, REF, job_id), asked(api, route, ABSENT, job_id)
-                assert told(there, REF) == told(absent, ABSENT), route
+                there, absent = send_request(api, route, REF, job_id), send_request(api, route, ABSENT, job_id)
+                assert strip_names(there, REF) == strip_names(absent, ABSENT), route
                 assert there.status_code == (200 if ROUTES[route].lists else 404), (route, there.text)
                 assert "job-0" not in there.text.replace(job_id, "")
         assert everything(world, valkey) == before
@@ -176,7 +176,7 @@ def test_lists_are_empty_for_strangers_and_not_for_others(world: World) -> None:
     ours = world.with_key(KeyScope("acme", "shop", "prod"), AccessLevel.READ)
     strangers = [world.with_key(scope, AccessLevel.READ) for scope in STRANGERS.values()]
     for route in (route for route, ask in ROUTES.items() if ask.lists and route != STREAM):
-        assert REF.queue in asked(ours, route, REF).text or REF.env in asked(ours, route, REF).text, route
+        assert REF.queue in send_request(ours, route, REF).text or REF.env in send_request(ours, route, REF).text, route
         for stranger in strangers:
             unfiltered = stranger.request(route[0], route[1])
             assert "emails" not in unfiltered.text, route
@@ -187,7 +187,7 @@ def test_a_level_too_low_changes_nothing(world: World, valkey: Valkey) -> None:
     api = world.with_key(KeyScope("acme", "shop", "prod"), AccessLevel.READ)
     before = everything(world, valkey)
     for route in (route for route, ask in ROUTES.items() if ask.changes):
-        answer = asked(api, route, REF)
+        answer = send_request(api, route, REF)
         assert (answer.status_code, answer.json()["status"]) == (403, 403), route
         assert "level operate" in answer.json()["detail"]
     assert everything(world, valkey) == before
@@ -199,7 +199,7 @@ def test_permitted_keys_are_accepted(world: World) -> None:
     for route in ROUTES:
         if route != STREAM:
             job_id = "dead-0" if "/dead/" in route[1] else "job-0"
-            answer = asked(api, route, REF, job_id)
+            answer = send_request(api, route, REF, job_id)
             assert answer.status_code == 200, (route, answer.text)
 
 

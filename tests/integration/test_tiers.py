@@ -44,7 +44,7 @@ UNHURRIED = MoverOptions(lease_s=3600.0)
 
 
 @pytest.fixture(autouse=True)
-def sure_of_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_lock_validity(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, no mover takes itself for one that was paused."""
     monkeypatch.setattr("headrace.cold.mover.LOCK_VALID_MS", SURE_MS)
 
@@ -65,9 +65,9 @@ class Bench:
 
     @property
     def state(self) -> QueueState:
-        return self.state_of(REF)
+        return self.read_state(REF)
 
-    def state_of(self, ref: QueueRef) -> QueueState:
+    def read_state(self, ref: QueueRef) -> QueueState:
         return next(state for state in read_states(self.client.redis, 2) if state.ref == ref)
 
     def enqueue(self, *ids: object, ref: QueueRef = REF, **fields: Any) -> list[bool]:
@@ -124,7 +124,7 @@ class make_bench:
         self.bench.client.close()
 
 
-def told_error(bench: Bench) -> bytes:
+def read_mover_error(bench: Bench) -> bytes:
     """Return the status that `headrace doctor` reads."""
     found = bench.client.redis.hget(keys.meta(bench.shard), "mover_error")
     assert isinstance(found, bytes)
@@ -185,7 +185,7 @@ def test_the_shard_has_a_cap_of_its_own(any_valkey_url: str, postgres_url: str) 
         bench = made.bench
         bench.enqueue(1, 2, 3, 4)
         bench.enqueue(5, 6, ref=OTHER)
-        assert (bench.state.warm, bench.state_of(OTHER).warm, bench.state_of(OTHER).cold) == (4, 1, 1)
+        assert (bench.state.warm, bench.read_state(OTHER).warm, bench.read_state(OTHER).cold) == (4, 1, 1)
         assert sorted(bench.drain()) == numbers(*range(1, 7))
 
 
@@ -467,13 +467,13 @@ def test_a_broken_queue_does_not_stop_the_others(bench: Bench) -> None:
     bench.client.redis.delete(keys.moving(bench.shard, REF))
     bench.client.redis.set(keys.moving(bench.shard, REF), "not a set")
     bench.move()
-    assert bench.state_of(OTHER).cold == 0
+    assert bench.read_state(OTHER).cold == 0
     assert bench.state.cold == 2
-    assert b"WRONGTYPE" in told_error(bench)
+    assert b"WRONGTYPE" in read_mover_error(bench)
     bench.client.redis.delete(keys.moving(bench.shard, REF))
     bench.move()
     assert bench.state.cold == 0
-    assert told_error(bench) == b""
+    assert read_mover_error(bench) == b""
 
 
 def test_without_postgres_a_full_queue_refuses_all_or_nothing(any_valkey_url: str, postgres_url: str) -> None:
@@ -690,19 +690,19 @@ def test_a_commit_whose_answer_was_lost_is_looked_up(
 def test_doctor_reports_the_state_of_the_tiers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.cli.doctor_tiers.MOVER_TIMEOUT_MS", HOUR_MS)
 
-    def found() -> dict[str, tuple[bool, str]]:
+    def run_checks() -> dict[str, tuple[bool, str]]:
         told = check_tiers(bench.valkey_url, bench.postgres_url, 2)
         return {one.check: (one.ok, one.found) for one in told}
 
     mover = f"mover, shard {bench.shard}"
     bench.enqueue(*range(CAP + 1))
-    assert found()[mover] == (False, "none, 1 queues in cold mode")
+    assert run_checks()[mover] == (False, "none, 1 queues in cold mode")
     bench.move()
-    assert found()[mover] == (True, f"{bench.mover.name}, 1 queues in cold mode")
-    assert found()["quarantine"] == (True, "empty")
+    assert run_checks()[mover] == (True, f"{bench.mover.name}, 1 queues in cold mode")
+    assert run_checks()["quarantine"] == (True, "empty")
     bench.sql("UPDATE cold_queue_entries SET due_ms = 'NaN'")
     bench.sql("UPDATE cold_queues SET waiting = waiting + 1")
     bench.drain()
     TierAudit(bench.tiers).run(bench.shard)
-    assert found()["quarantine"] == (False, "1 jobs")
-    assert found()[f"counter drift, shard {bench.shard}"] == (True, "1 repaired")
+    assert run_checks()["quarantine"] == (False, "1 jobs")
+    assert run_checks()[f"counter drift, shard {bench.shard}"] == (True, "1 repaired")

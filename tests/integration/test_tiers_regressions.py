@@ -33,7 +33,7 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture(autouse=True)
-def sure_of_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_lock_validity(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, no mover takes itself for one that was paused."""
     monkeypatch.setattr("headrace.cold.mover.LOCK_VALID_MS", 600_000.0)
 
