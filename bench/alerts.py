@@ -158,10 +158,10 @@ def main() -> None:
             clickhouse.wait_ready(READY_S)
             migrate(connect(clickhouse.url), DATABASE)
             with bench_postgres(folder) as postgres_url, open_pool(postgres_url) as pool:
-                figures = run(QUICK if options.quick else Size(), pool, clickhouse.url)
+                results = run(QUICK if options.quick else Size(), pool, clickhouse.url)
         finally:
             clickhouse.stop()
-    finish("alerts", figures, BARS, json_only=options.json, record=not options.quick)
+    finish("alerts", results, BARS, json_only=options.json, record=not options.quick)
 
 
 if __name__ == "__main__":

@@ -86,20 +86,20 @@ def simulate(load: Workload) -> dict[str, float]:
     ours = outcomes["headrace"]
     note("fixed numbers of workers")
     workers, outcomes["fixed"] = smallest_fixed(load, ours.compute_wait_quantile_s(0.95))
-    figures: dict[str, float] = {"jobs": len(load.arrivals)}
+    results: dict[str, float] = {"jobs": len(load.arrivals)}
     for name, outcome in outcomes.items():
-        figures |= {
+        results |= {
             f"{name}_p50_wait_s": outcome.compute_wait_quantile_s(0.5),
             f"{name}_p95_wait_s": outcome.compute_wait_quantile_s(0.95),
             f"{name}_p99_wait_s": outcome.compute_wait_quantile_s(0.99),
             f"{name}_worker_hours": outcome.worker_hours,
             f"{name}_changes": outcome.changes,
         }
-    figures["fixed_workers"] = workers
-    figures["wait_ratio_vs_seed"] = ours.compute_wait_quantile_s(0.95) / outcomes["seed"].compute_wait_quantile_s(0.95)
+    results["fixed_workers"] = workers
+    results["wait_ratio_vs_seed"] = ours.compute_wait_quantile_s(0.95) / outcomes["seed"].compute_wait_quantile_s(0.95)
     for name in [name for name in outcomes if name != "headrace"]:
-        figures[f"worker_hours_ratio_vs_{name}"] = ours.worker_hours / outcomes[name].worker_hours
-    return figures
+        results[f"worker_hours_ratio_vs_{name}"] = ours.worker_hours / outcomes[name].worker_hours
+    return results
 
 
 def fill(redis: Valkey, stream: str, entries: int) -> None:
@@ -144,8 +144,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="simulate six hours instead of a day; write no record")
     options = parser.parse_args()
     size = QUICK if options.quick else Size()
-    figures = {**simulate(make_synthetic_workload("day", size.length_s, rate=4.0)), **depth_cost(size)}
-    finish("autoscale", figures, BARS, json_only=options.json, record=not options.quick)
+    results = {**simulate(make_synthetic_workload("day", size.length_s, rate=4.0)), **depth_cost(size)}
+    finish("autoscale", results, BARS, json_only=options.json, record=not options.quick)
 
 
 if __name__ == "__main__":

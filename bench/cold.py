@@ -49,10 +49,10 @@ def main() -> None:
     options = parser.parse_args()
     size = QUICK if options.quick else Size()
     with bench_server() as bench, bench_postgres(bench.folder) as postgres_url:
-        figures = measure_spill(bench, postgres_url, size.rounds, size.batches, size.singles)
-        figures |= measure_refill(bench, postgres_url, size.rounds, size.refills)
-        figures |= measure_depth(bench, postgres_url, size.deep, size.claims)
-    finish("cold", figures, BARS, json_only=options.json, record=not options.quick)
+        results = measure_spill(bench, postgres_url, size.rounds, size.batches, size.singles)
+        results |= measure_refill(bench, postgres_url, size.rounds, size.refills)
+        results |= measure_depth(bench, postgres_url, size.deep, size.claims)
+    finish("cold", results, BARS, json_only=options.json, record=not options.quick)
 
 
 if __name__ == "__main__":

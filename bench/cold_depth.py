@@ -82,7 +82,7 @@ def measure_depth(bench: Bench, postgres_url: str, deep: int, claims: int) -> di
         fill_to(small, CAP + SHALLOW)  # last, because it would count in the memory that is compared
         few, many = read_depth(small), read_depth(large)
         check_plan(deep_url, many.queue_id)
-        figures = {
+        results = {
             "memory_bound_ratio": memory_after / memory_before,
             "memory_warm_full_bytes": memory_before,
             "spill_growth_ratio": last / first,
@@ -90,8 +90,8 @@ def measure_depth(bench: Bench, postgres_url: str, deep: int, claims: int) -> di
             **measure_alternately("oldest", few.oldest_s, many.oldest_s, claims),
             **measure_alternately("details", few.details_s, many.details_s, claims),
         }
-        figures |= measure_after_deletes(few, many, deep_url, deep // 2, claims)
-    return figures
+        results |= measure_after_deletes(few, many, deep_url, deep // 2, claims)
+    return results
 
 
 def with_database(url: str, name: LiteralString) -> str:

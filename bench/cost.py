@@ -143,7 +143,7 @@ def _measure_growth(
         client.redis.flushdb(asynchronous=True)
         client.close()
     before, after = (pick_undisturbed(costs) for _, _, costs in contenders)
-    figures = {f"{name}_growth_ratio": after.total / before.total}
+    results = {f"{name}_growth_ratio": after.total / before.total}
     for label, cost in (("small", before), ("large", after)):
-        figures |= {f"{name}_{label}_{verb}_us": getattr(cost, verb) for verb in VERBS}
-    return figures
+        results |= {f"{name}_{label}_{verb}_us": getattr(cost, verb) for verb in VERBS}
+    return results

@@ -201,7 +201,7 @@ def main() -> None:
                 found[noisy].append(waits)
                 note(f"round {number + 1} of {size.rounds}, {'beside the noisy one' if noisy else 'alone'}: {waits}")
     alone, beside = found[False], found[True]
-    figures = {
+    results = {
         "backlogged_share": min(shares.values()),
         "trickler_share": 1 - max(shares.values()),
         "capacity_per_s": per_s,
@@ -213,7 +213,7 @@ def main() -> None:
         "quiet_start_p99_ms_with_noisy": median(waits.start_p99 for waits in beside),
         "fairness_start_ratio": median_ratio([w.start_p99 for w in beside], [w.start_p99 for w in alone]),
     }
-    finish("fairness", figures, BARS, json_only=options.json, record=not options.quick)
+    finish("fairness", results, BARS, json_only=options.json, record=not options.quick)
 
 
 if __name__ == "__main__":

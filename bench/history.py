@@ -219,20 +219,20 @@ def time_request(side: Side, subject: str, period: str, number: int) -> float:
 
 
 def build_results(api: Times, bare: Times, few: Times) -> dict[str, float]:
-    figures: dict[str, float] = {}
+    results: dict[str, float] = {}
     ratios, added = [0.0], [0.0]
     for case, times in api.items():
         name = "_".join(case)
-        figures[f"{name}_api_p50_ms"], figures[f"{name}_api_p95_ms"] = median(times), percentile(times, 0.95)
-        figures[f"{name}_bare_p50_ms"] = median(bare[case])
-        figures[f"{name}_ratio"] = median_ratio(times, bare[case])
+        results[f"{name}_api_p50_ms"], results[f"{name}_api_p95_ms"] = median(times), percentile(times, 0.95)
+        results[f"{name}_bare_p50_ms"] = median(bare[case])
+        results[f"{name}_ratio"] = median_ratio(times, bare[case])
         if median(bare[case]) > FEW_MS:
             ratios.append(median_ratio(times, bare[case]))
         else:
             added.append(median(a - b for a, b in zip(times, bare[case], strict=True)))
-    figures["api_ratio_vs_bare"], figures["api_added_ms"] = max(ratios), max(added)
-    figures["rows_growth_ratio"] = max(median_ratio(api[case], few[case]) for case in api if case[0] == "queue")
-    return figures
+    results["api_ratio_vs_bare"], results["api_added_ms"] = max(ratios), max(added)
+    results["rows_growth_ratio"] = max(median_ratio(api[case], few[case]) for case in api if case[0] == "queue")
+    return results
 
 
 def load(everything: Side, seconds: float) -> dict[str, float]:
@@ -281,10 +281,10 @@ def main() -> None:
         everything = stack.enter_context(side(clickhouse.url, postgres_url, every))
         tenth = stack.enter_context(side(clickhouse.url, postgres_url, few))
         check_results(everything)
-        figures = {"rows": float(every.count())}
-        figures |= build_results(*measure(everything, tenth, size.rounds))
-        figures |= load(everything, size.load_s)
-    finish("history", figures, BARS, json_only=options.json, record=not options.quick)
+        results = {"rows": float(every.count())}
+        results |= build_results(*measure(everything, tenth, size.rounds))
+        results |= load(everything, size.load_s)
+    finish("history", results, BARS, json_only=options.json, record=not options.quick)
 
 
 if __name__ == "__main__":

@@ -210,9 +210,9 @@ def main() -> None:
     size = QUICK if given.quick else Size()
     with bench_server() as bench, bench_clickhouse(bench) as clickhouse:
         pattern = record_pattern(bench, PATTERN_DB)
-        figures = throughput(bench, clickhouse, pattern, size)
-        figures |= freshness(bench, clickhouse, pattern, size)
-    finish("pipeline", figures, BARS, json_only=given.json, record=not given.quick)
+        results = throughput(bench, clickhouse, pattern, size)
+        results |= freshness(bench, clickhouse, pattern, size)
+    finish("pipeline", results, BARS, json_only=given.json, record=not given.quick)
 
 
 if __name__ == "__main__":

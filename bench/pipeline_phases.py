@@ -64,8 +64,8 @@ def measure_phases(redis: Valkey, warehouse: Client, segment: Segment) -> dict[s
         rows = merge(partials)
     with phases.timed("insert"):
         insert(warehouse, rows)
-    figures = {f"phase_{name}_us_per_event": 1e6 * spent / segment.events for name, spent in phases.spent.items()}
-    return {**figures, "phase_rows": float(rows.num_rows)}
+    results = {f"phase_{name}_us_per_event": 1e6 * spent / segment.events for name, spent in phases.spent.items()}
+    return {**results, "phase_rows": float(rows.num_rows)}
 
 
 def insert(warehouse: Client, rows: pa.Table) -> None:

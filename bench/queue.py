@@ -158,12 +158,12 @@ def main() -> None:
     options = parser.parse_args()
     size = QUICK if options.quick else Size()
     with bench_server() as bench:
-        figures = throughput(bench, size)
-        figures |= metrics_cost(bench, COST_DB, size.bursts)
-        figures |= spread_cost(bench, SPREAD_DBS, size.bursts)
-        figures |= queues_growth(bench, QUEUES_DBS, size.bursts)
-        figures |= depth_growth(bench, DEPTH_DBS, size.deep, size.bursts)
-    finish("queue", figures, BARS, json_only=options.json, record=not options.quick)
+        results = throughput(bench, size)
+        results |= metrics_cost(bench, COST_DB, size.bursts)
+        results |= spread_cost(bench, SPREAD_DBS, size.bursts)
+        results |= queues_growth(bench, QUEUES_DBS, size.bursts)
+        results |= depth_growth(bench, DEPTH_DBS, size.deep, size.bursts)
+    finish("queue", results, BARS, json_only=options.json, record=not options.quick)
 
 
 if __name__ == "__main__":

@@ -32,13 +32,13 @@ class Bar:
     def is_met(self, value: float) -> bool:
         return value <= self.limit if self.sign == "<=" else value >= self.limit
 
-    def describe_verdict(self, figures: Mapping[str, float]) -> str:
+    def describe_verdict(self, results: Mapping[str, float]) -> str:
         aim = "" if self.aim is None else f", aim {self.sign} {self.aim:g}"
-        return f"{'ok' if self.is_met(figures[self.key]) else 'MISSED'} (bar {self.sign} {self.limit:g}{aim})"
+        return f"{'ok' if self.is_met(results[self.key]) else 'MISSED'} (bar {self.sign} {self.limit:g}{aim})"
 
 
-def find_missed(figures: Mapping[str, float], bars: Iterable[Bar]) -> list[str]:
-    return [bar.key for bar in bars if not bar.is_met(figures[bar.key])]
+def find_missed(results: Mapping[str, float], bars: Iterable[Bar]) -> list[str]:
+    return [bar.key for bar in bars if not bar.is_met(results[bar.key])]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -57,12 +57,12 @@ def round_value(value: float) -> float:
     return round(value) if abs(value) >= 100 else float(f"{value:.3g}")
 
 
-def finish(name: str, figures: Mapping[str, float], bars: Sequence[Bar], *, json_only: bool, record: bool) -> None:
+def finish(name: str, results: Mapping[str, float], bars: Sequence[Bar], *, json_only: bool, record: bool) -> None:
     """Print the table (to standard error if `json_only`), write the record, and print the line of JSON."""
-    _print_table(figures, bars, sys.stderr if json_only else sys.stdout)
-    shown = {key: round_value(value) for key, value in figures.items()}
+    _print_table(results, bars, sys.stderr if json_only else sys.stdout)
+    shown = {key: round_value(value) for key, value in results.items()}
     # Compared before rounding: 15.04 is more than 15.
-    result: dict[str, Any] = {"bench": name, **shown, "missed": find_missed(figures, bars)}
+    result: dict[str, Any] = {"bench": name, **shown, "missed": find_missed(results, bars)}
     if record:
         RECORDS.mkdir(parents=True, exist_ok=True)
         text = json.dumps({**result, "machine": describe_machine()}, indent=2)
@@ -85,9 +85,9 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def _print_table(figures: Mapping[str, float], bars: Sequence[Bar], out: TextIO) -> None:
+def _print_table(results: Mapping[str, float], bars: Sequence[Bar], out: TextIO) -> None:
     by_key = {bar.key: bar for bar in bars}
-    width = max(map(len, figures))
-    for key, value in figures.items():
-        verdict = by_key[key].describe_verdict(figures) if key in by_key else ""
+    width = max(map(len, results))
+    for key, value in results.items():
+        verdict = by_key[key].describe_verdict(results) if key in by_key else ""
         print(f"{key:<{width}}  {round_value(value):>12,.10g}  {verdict}".rstrip(), file=out)

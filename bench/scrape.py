@@ -200,8 +200,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="run a smaller benchmark, about a minute; write no record")
     options = parser.parse_args()
     with bench_server() as bench, bench_postgres(bench.folder) as postgres_url:
-        figures = run(QUICK if options.quick else Size(), bench, postgres_url)
-    finish("scrape", figures, BARS, json_only=options.json, record=not options.quick)
+        results = run(QUICK if options.quick else Size(), bench, postgres_url)
+    finish("scrape", results, BARS, json_only=options.json, record=not options.quick)
 
 
 if __name__ == "__main__":

@@ -231,13 +231,13 @@ def throughput(size: Size, record_bytes: int, count: int, suffix: str) -> dict[s
     def of(name: str, verb: str) -> list[float]:
         return [getattr(rates, verb) for rates in found[name]]
 
-    figures = {f"{name}_{verb}{suffix}_per_s": median(of(name, verb)) for name in found for verb in ("put", "get")}
-    figures[f"spool_get_one{suffix}_per_s"] = median(of("spool", "get_one"))
+    results = {f"{name}_{verb}{suffix}_per_s": median(of(name, verb)) for name in found for verb in ("put", "get")}
+    results[f"spool_get_one{suffix}_per_s"] = median(of("spool", "get_one"))
     for other in ("limit", "persist_queue", "diskcache"):
         for verb in ("put", "get"):
-            figures[f"{verb}{suffix}_ratio_vs_{other}"] = median_ratio(of("spool", verb), of(other, verb))
-    figures[f"get_one{suffix}_ratio_vs_limit"] = median_ratio(of("spool", "get_one"), of("limit", "get"))
-    return figures
+            results[f"{verb}{suffix}_ratio_vs_{other}"] = median_ratio(of("spool", verb), of(other, verb))
+    results[f"get_one{suffix}_ratio_vs_limit"] = median_ratio(of("spool", "get_one"), of("limit", "get"))
+    return results
 
 
 # Memory, recovery, backlog
@@ -261,7 +261,7 @@ def ram_put(size: Size) -> dict[str, float]:
 
 def recovery(size: Size) -> dict[str, float]:
     """Measure opening a directory that was not closed: everything in it is read and checked."""
-    figures: dict[str, float] = {}
+    results: dict[str, float] = {}
     for record_bytes, suffix in ((SMALL, ""), (LARGE, "_64k")):
         given = payloads(record_bytes)
         with folder() as path:
@@ -273,9 +273,9 @@ def recovery(size: Size) -> dict[str, float]:
                 stored = spool.stats().disk_bytes
             began = time.perf_counter()
             Spool.open(options).close()
-            figures[f"recovery{suffix}_s_per_gib"] = (time.perf_counter() - began) * 2**30 / stored
-        note(f"recovery of {record_bytes} bytes: {figures}")
-    return figures
+            results[f"recovery{suffix}_s_per_gib"] = (time.perf_counter() - began) * 2**30 / stored
+        note(f"recovery of {record_bytes} bytes: {results}")
+    return results
 
 
 def backlog(size: Size) -> dict[str, float]:
@@ -329,12 +329,12 @@ def main() -> None:
     given = parser.parse_args()
     size = QUICK if given.quick else Size()
     waiting = backlog(size)  # first, because it measures how much the process grows
-    figures = throughput(size, SMALL, size.small, "")
-    figures |= throughput(size, LARGE, size.large, "_64k")
-    figures |= ram_put(size)
-    figures |= recovery(size)
-    figures |= waiting
-    finish("spool", figures, BARS, json_only=given.json, record=not given.quick)
+    results = throughput(size, SMALL, size.small, "")
+    results |= throughput(size, LARGE, size.large, "_64k")
+    results |= ram_put(size)
+    results |= recovery(size)
+    results |= waiting
+    finish("spool", results, BARS, json_only=given.json, record=not given.quick)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def test_one_disturbed_round_does_not_move_a_ratio() -> None:
 
 
 @pytest.mark.parametrize(("value", "shown"), [(7701.6, 7702), (0.97713, 0.977), (14.96, 15.0)])
-def test_figures_are_rounded_to_what_repeats(value: float, shown: float) -> None:
+def test_results_are_rounded_to_repeatable_digits(value: float, shown: float) -> None:
     assert round_value(value) == shown
 
 

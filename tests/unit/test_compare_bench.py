@@ -1,4 +1,4 @@
-"""Ratios between two trees' benchmark figures, and which arguments go to the benchmark."""
+"""Ratios between two trees' benchmark results, and which arguments go to the benchmark."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_rounds_of_both_trees_must_be_as_many() -> None:
         compute_ratios([{"a": 1}, {"a": 1}], [{"a": 1}])
 
 
-def test_a_median_below_its_bar_is_missed_and_so_is_a_figure_that_is_not_there() -> None:
+def test_a_median_below_its_bar_and_an_absent_result_are_missed() -> None:
     ratios = {"enqueue_per_s": Ratio(0.95, 0.5, 2.0), "process_per_s": Ratio(0.949, 0.9, 1.0)}
     assert find_missed("queue", ratios) == ["enqueue_many_per_s", "process_per_s"]
     assert find_missed("spool", ratios) == []

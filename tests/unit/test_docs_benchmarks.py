@@ -1,4 +1,4 @@
-"""The README repeats figures of the recorded benchmarks."""
+"""The README repeats results of the recorded benchmarks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FIGURES = [
+RESULTS = [
     ("`async` task", "queue", "process_ratio_vs_dramatiq"),
     ("plain function", "queue", "process_sync_ratio_vs_dramatiq"),
     ("in bulk", "queue", "enqueue_many_ratio_vs_dramatiq"),
@@ -18,10 +18,10 @@ FIGURES = [
 ]
 
 
-@pytest.mark.parametrize(("words", "bench", "figure"), FIGURES)
-def test_the_readme_repeats_recorded_figures(words: str, bench: str, figure: str) -> None:
+@pytest.mark.parametrize(("words", "bench", "result"), RESULTS)
+def test_the_readme_repeats_recorded_results(words: str, bench: str, result: str) -> None:
     recorded = json.loads((ROOT / "docs" / "bench" / f"{bench}.json").read_text("utf-8"))
     section = (ROOT / "README.md").read_text("utf-8").partition("## Benchmarks")[2].partition("\n## ")[0]
     [shown] = [row for row in section.splitlines() if row.startswith("|") and words in row]
     assert re.search(r"\| ([\d.]+) × \|$", shown), shown
-    assert f"| {recorded[figure]:g} × |" in shown
+    assert f"| {recorded[result]:g} × |" in shown
