@@ -1,9 +1,9 @@
-"""Run one benchmark on the working tree and on an older commit in turns, and print the ratios of their figures.
+"""Run one benchmark on the working tree and on an older commit in turns, and print the ratios of their results.
 
 Both trees are copied to a temporary folder and run with the packages of this .venv, each with its own `src` and
 `bench`. The order changes every round (A B, B A, …), so that a machine that slows down favours neither tree. Ends with
-one line of JSON: per figure the median ratio (working tree / commit) with its smallest and largest value, and `missed`,
-the figures whose median is below the bar for "as before".
+one line of JSON: per result the median ratio (working tree / commit) with its smallest and largest value, and `missed`,
+the results whose median is below the bar for "as before".
 """
 
 from __future__ import annotations

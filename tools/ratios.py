@@ -11,12 +11,12 @@ RATIO_BARS: Mapping[str, Mapping[str, float]] = {
     "queue": {"enqueue_per_s": 0.95, "enqueue_many_per_s": 0.95, "process_per_s": 0.95},
     "cold": {"refill_per_s": 0.9},
 }
-"""Per benchmark, the smallest median ratio (current tree to older tree) of a figure that counts as "as before"."""
+"""Per benchmark, the smallest median ratio (current tree to older tree) of a result that counts as "as before"."""
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """Median and spread of one figure's ratios over all rounds."""
+    """Median and spread of one result's ratios over all rounds."""
 
     median: float
     min: float
@@ -27,7 +27,7 @@ class Ratio:
 
 
 def compute_ratios(current: Sequence[Mapping[str, Any]], older: Sequence[Mapping[str, Any]]) -> dict[str, Ratio]:
-    """Return the ratio current / older per figure that every round of both trees has and that is never 0 in `older`.
+    """Return the ratio current / older per result that every round of both trees has and that is never 0 in `older`.
 
     Each round gives one ratio, so a round that the machine disturbed counts once, for both trees.
     """
@@ -41,7 +41,7 @@ def compute_ratios(current: Sequence[Mapping[str, Any]], older: Sequence[Mapping
 
 
 def find_missed(name: str, ratios: Mapping[str, Ratio]) -> list[str]:
-    """Return the figures of a benchmark whose median ratio is below its bar, or which have no ratio."""
+    """Return the results of a benchmark whose median ratio is below its bar, or which have no ratio."""
     return [key for key, bar in RATIO_BARS.get(name, {}).items() if key not in ratios or ratios[key].median < bar]
 
 
