@@ -12,7 +12,7 @@ START_S = 180.0  # for a guard, and the process that it starts
 STOP_S = 180.0
 
 
-def pid_of(child: GuardedProcess) -> int:
+def read_pid(child: GuardedProcess) -> int:
     """As soon as its guard has written it down."""
     deadline = time.monotonic() + START_S
     while True:
@@ -25,7 +25,7 @@ def pid_of(child: GuardedProcess) -> int:
 
 
 def kill(child: GuardedProcess) -> None:
-    os.kill(pid_of(child), signal.SIGKILL)
+    os.kill(read_pid(child), signal.SIGKILL)
     child.stop()  # its guard leaves too
 
 

@@ -15,7 +15,7 @@ import psutil
 
 from headrace.embedded.clickhouse import EmbeddedClickHouse
 from headrace.embedded.process import GuardedProcess
-from tests.chaos.children import pid_of
+from tests.chaos.children import read_pid
 from tests.chaos.exactly_once_crew import SHARDS
 
 READY_S = 240.0
@@ -104,7 +104,7 @@ class Pipeline:
         assert self.child is not None
         if (code := self.child.exit_code()) is not None:
             raise RuntimeError(f"The pipeline ended by itself with {code}. Its log:\n{self.child.log_tail()}")
-        return pid_of(self.child)
+        return read_pid(self.child)
 
     def _left(self) -> None:
         assert self.child is not None

@@ -37,7 +37,7 @@ from headrace.settings import WarehouseSettings
 from headrace.warehouse.connect import connect as connect_clickhouse
 from headrace.warehouse.migrate import migrate as migrate_clickhouse
 from headrace.warehouse.query_runner import QueryRunner
-from tests.chaos.children import kill, pid_of, stop_all
+from tests.chaos.children import kill, read_pid, stop_all
 from tests.chaos.exactly_once_parts import Pipeline
 from tests.chaos.failover_judge import Report, Verdict, find_silent_zeros, judge_jobs, make_report
 from tests.chaos.failover_plan import (
@@ -161,7 +161,7 @@ class Crew:
     def stop_all(self) -> None:
         for child in self.children.values():
             if child.exit_code() is None:
-                os.kill(pid_of(child), signal.SIGCONT)
+                os.kill(read_pid(child), signal.SIGCONT)
         stop_all(list(self.children.values()))
 
 
@@ -414,7 +414,7 @@ def move_slot(cluster: MovingCluster, dice: random.Random, faults: Faults) -> No
 
 def lose_node(cluster: MovingCluster, shard: int, seconds: float, faults: Faults) -> None:
     """The server of a shard is killed and comes back with its files."""
-    number = cluster.node_of(shard)
+    number = cluster.find_node_number(shard)
     cluster.kill(number)
     time.sleep(seconds)
     cluster.restart(number)

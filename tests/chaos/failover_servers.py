@@ -186,9 +186,9 @@ class MovingCluster:
                 client.execute_command("CONFIG", "SET", "cluster-require-full-coverage", "no")
         return cls(cluster, [node.port for node in cluster.nodes])
 
-    def node_of(self, shard: int) -> int:
+    def find_node_number(self, shard: int) -> int:
         """The number of the node that serves a shard."""
-        slot = slot_of(shard)
+        slot = compute_slot(shard)
         with connect(self.cluster.nodes[0].url) as client:
             ranges: Any = client.execute_command("CLUSTER", "SLOTS")
         for first, last, owner, *_ in _slot_ranges(ranges):
@@ -218,7 +218,7 @@ class MovingCluster:
 
     def move_shard(self, shard: int, batch: int = 50, pause_s: float = 0.02) -> int:
         """Migrate the slot of a shard to the next node, key by key, while it is used. Returns how many keys moved."""
-        slot, source = slot_of(shard), self.node_of(shard)
+        slot, source = compute_slot(shard), self.find_node_number(shard)
         target = (source + 1) % len(self.ports)
         ids = [self._id(number) for number in range(len(self.ports))]
         with connect(self._url(source)) as giver, connect(self._url(target)) as taker:
@@ -260,7 +260,7 @@ class MovingCluster:
         return True
 
 
-def slot_of(shard: int) -> int:
+def compute_slot(shard: int) -> int:
     """The cluster slot that holds all keys of a shard."""
     return key_slot(keys.meta(shard).encode())
 

@@ -23,8 +23,18 @@ from headrace.queue.client import Client, SyncClient
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
 from headrace.valkey.connect import connect
-from tests.chaos.tiers_notes import ANSWERED, ASKED, PUT_OFF, REFUSED, Asked, Notes, asked_file, ready_file, to_flags
-from tests.chaos.tiers_plan import FAR_MS, QUEUES, SHARDS, Places, call_of
+from tests.chaos.tiers_notes import (
+    ANSWERED,
+    PUT_OFF,
+    REFUSED,
+    SENT,
+    Notes,
+    ProducerCalls,
+    find_notes_file,
+    ready_file,
+    to_flags,
+)
+from tests.chaos.tiers_plan import FAR_MS, QUEUES, SHARDS, Places, make_call
 
 LEASE_S = 2.0
 HEARTBEAT_S = 0.4
@@ -58,8 +68,8 @@ class Producer:
 
     def __init__(self, name: str, places: Places) -> None:
         self._producer = int(name.partition("-")[2])
-        known = Asked.read(places.folder, self._producer)
-        self._notes = Notes(asked_file(places.folder, self._producer))
+        known = ProducerCalls.read(places.folder, self._producer)
+        self._notes = Notes(find_notes_file(places.folder, self._producer))
         self._open = known.open
         self._unclear = set(self._open)  # an earlier life may have been heard
         self._next = max(known.times, default=-1) + 1
@@ -73,13 +83,13 @@ class Producer:
                 call = self._open.pop(0)
             else:
                 call, self._next = self._next, self._next + 1
-            self._ask(call)
+            self._enqueue(call)
             if not stop.is_set():
                 time.sleep(dice.uniform(0, PAUSE_S))
 
-    def _ask(self, call: int) -> None:
-        ref, jobs = call_of(self._producer, call)
-        self._notes.write(ASKED, call)
+    def _enqueue(self, call: int) -> None:
+        ref, jobs = make_call(self._producer, call)
+        self._notes.write(SENT, call)
         try:
             accepted = [self._client.enqueue(ref, jobs[0])] if len(jobs) == 1 else self._client.enqueue_many(ref, jobs)
         except SpillRefused as refused:

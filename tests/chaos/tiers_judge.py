@@ -17,7 +17,7 @@ from headrace.queue import keys
 from headrace.queue.client import SyncClient
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import Valkey
-from tests.chaos.tiers_notes import REFUSED, Asked, Execution, read_executions
+from tests.chaos.tiers_notes import REFUSED, Execution, ProducerCalls, read_executions
 from tests.chaos.tiers_plan import QUEUES, SHARDS, TENANTS, Places
 from tests.model.fold import Fold, differences, read_envs, read_events
 
@@ -87,13 +87,13 @@ class Ids:
     refused: set[str] = field(default_factory=set[str])  # and never enqueued again
     known_at_once: set[str] = field(default_factory=set[str])  # enqueued once, and answered as a duplicate
     with_ttl: set[str] = field(default_factory=set[str])
-    asked_again: set[str] = field(default_factory=set[str])
+    sent_again: set[str] = field(default_factory=set[str])
     waiting: Counter[str] = field(default_factory=Counter[str])
     buried: Counter[str] = field(default_factory=Counter[str])
     quarantined: Counter[str] = field(default_factory=Counter[str])
 
-    def add(self, asked: Asked) -> None:
-        for job, how, flag, again in asked.jobs():
+    def add(self, calls: ProducerCalls) -> None:
+        for job, how, flag, again in calls.jobs():
             self.asked.add(job.id)
             if how == REFUSED and not flag:
                 self.refused.add(job.id)
@@ -102,7 +102,7 @@ class Ids:
             if job.ttl_ms is not None:
                 self.with_ttl.add(job.id)
             if again:
-                self.asked_again.add(job.id)
+                self.sent_again.add(job.id)
             elif not flag:
                 self.known_at_once.add(job.id)
 
@@ -111,10 +111,10 @@ def judge(evidence: Evidence, client: SyncClient, tiers: Tiers, seconds: float) 
     places = evidence.places
     drift = [find_drift(client.redis, tiers, shard) for shard in range(SHARDS)]  # first: it may report an error
     states = read_states(client.redis, SHARDS)
-    asked = [Asked.read(places.folder, number + 1) for number in range(evidence.producers)]
+    all_calls = [ProducerCalls.read(places.folder, number + 1) for number in range(evidence.producers)]
     ids = Ids(asked=set(evidence.first), accepted=set(evidence.first))
-    for of_producer in asked:
-        ids.add(of_producer)
+    for calls in all_calls:
+        ids.add(calls)
     look_into_valkey(client.redis, ids)
     look_into_postgres(tiers, ids)
     executions = read_executions(places.folder, evidence.workers)
@@ -133,7 +133,7 @@ def judge(evidence: Evidence, client: SyncClient, tiers: Tiers, seconds: float) 
     return Report(
         jobs=len(ids.asked),
         accepted=len(ids.accepted),
-        refused=sum(of_producer.refusals for of_producer in asked),
+        refused=sum(calls.refusals for calls in all_calls),
         done=totals[Op.ACK],
         buried=totals[Op.BURY],
         expired=totals[Op.EXPIRE],
@@ -156,7 +156,7 @@ def judge(evidence: Evidence, client: SyncClient, tiers: Tiers, seconds: float) 
         fold_differences=len(folded),
         drift=sum(sum(asdict(found).values()) for found in drift),
         unsettled=len(unsettled) or int(not evidence.settled),
-        unanswered=sum(len(of_producer.open) for of_producer in asked),
+        unanswered=sum(len(calls.open) for calls in all_calls),
         crashes=len(evidence.crashed),
         details=[
             *(f"{what}: {amount:+d}" for what, amount in off),
@@ -205,7 +205,7 @@ def compare_counts(
         for job_id in done & ids.with_ttl
         if all(run.worker in evidence.killed for run in executions[job_id] if run.fine)
     }
-    most_again = len(ids.with_ttl & ids.asked_again)
+    most_again = len(ids.with_ttl & ids.sent_again)
     off = {
         "accepted − done − buried − expired − waiting": totals[Op.ENQUEUE] - ended - waiting - quarantined,
         "done, by workers and by Valkey": outside(
@@ -250,7 +250,7 @@ def count_twice(
     came twice would begin with the first attempt twice."""
     twice: list[str] = []
     lapsed: list[str] = []
-    may_return = ids.with_ttl & ids.asked_again  # expired after its worker died or was late, then enqueued again
+    may_return = ids.with_ttl & ids.sent_again  # expired after its worker died or was late, then enqueued again
     for job_id, runs in executions.items():
         for before, after in pairwise(runs):
             killed = before.worker in evidence.killed

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.model.job import NewJob
-from tests.chaos.tiers_plan import call_of
+from tests.chaos.tiers_plan import make_call
 
-ASKED, ANSWERED, REFUSED, PUT_OFF = "asked", "answered", "refused", "put_off"
+SENT, ANSWERED, REFUSED, PUT_OFF = "asked", "answered", "refused", "put_off"
 
 
 class Notes:
@@ -28,7 +28,7 @@ def read_notes(file: Path) -> Iterator[list[str]]:
 
 
 @dataclass
-class Asked:
+class ProducerCalls:
     """What a producer knows of its calls."""
 
     producer: int
@@ -37,10 +37,10 @@ class Asked:
     refusals: int = 0  # jobs, each time
 
     @classmethod
-    def read(cls, folder: Path, producer: int) -> Asked:
+    def read(cls, folder: Path, producer: int) -> ProducerCalls:
         found = cls(producer)
-        for what, call, *rest in read_notes(asked_file(folder, producer)):
-            if what == ASKED:
+        for what, call, *rest in read_notes(find_notes_file(folder, producer)):
+            if what == SENT:
                 found.times[int(call)] += 1
             else:
                 flags = rest[0]
@@ -57,11 +57,11 @@ class Asked:
     def jobs(self) -> Iterator[tuple[NewJob, str, bool, bool]]:
         """Yield each job whose call has ended: (job, how, its own flag, called more than once)."""
         for call, (how, flags) in self.answers.items():
-            for job, flag in zip(call_of(self.producer, call)[1], flags, strict=True):
+            for job, flag in zip(make_call(self.producer, call)[1], flags, strict=True):
                 yield job, how, flag == "1", self.times[call] > 1
 
 
-def asked_file(folder: Path, producer: int) -> Path:
+def find_notes_file(folder: Path, producer: int) -> Path:
     return folder / f"producer-{producer}.notes"
 
 

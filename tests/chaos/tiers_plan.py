@@ -44,7 +44,7 @@ class Places:
         return QueueOptions(shards=SHARDS, stream_maxlen=STREAM_MAXLEN, caps=caps)
 
 
-def call_of(producer: int, number: int) -> tuple[QueueRef, list[NewJob]]:
+def make_call(producer: int, number: int) -> tuple[QueueRef, list[NewJob]]:
     """Return the jobs of a call, the same for every caller."""
     dice = random.Random(f"{producer}/{number}")
     ref = QUEUES[(number // CALLS_PER_QUEUE + 3 * producer) % len(QUEUES)]

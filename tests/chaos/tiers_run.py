@@ -30,7 +30,7 @@ from headrace.queue import keys
 from headrace.queue.client import SyncClient
 from headrace.queue.state import read_states
 from headrace.valkey.connect import Valkey
-from tests.chaos.children import pid_of, stop_all
+from tests.chaos.children import read_pid, stop_all
 from tests.chaos.tiers_judge import Evidence, Report, judge
 from tests.chaos.tiers_notes import ready_file
 from tests.chaos.tiers_plan import FAR_MS, MANY, NARROW, NARROW_BYTES, QUEUES, SHARDS, TINY, TINY_CAP, Places
@@ -112,7 +112,7 @@ class Crew:
         self.start(role, name if role == "producer" else None)
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        os.kill(pid_of(self.members[name]), number)
+        os.kill(read_pid(self.members[name]), number)
 
     def stop(self, role: str, grace_s: float = GRACE_S) -> None:
         self.wait_ready()

@@ -36,7 +36,7 @@ class Stop:
 
     after: int = 0
     crash: bool = False
-    tells_late: bool = False  # its counters reach Valkey later, if ever
+    syncs_late: bool = False  # its counters reach Valkey later, if ever
 
 
 NOWHERE = Stop()
@@ -74,7 +74,7 @@ class Walk:
 
     @property
     def syncs_late(self) -> bool:
-        return self._stop.tells_late
+        return self._stop.syncs_late
 
     def go(self, stop: Stop = NOWHERE) -> Walk:
         """Until it ends or stops."""

@@ -23,7 +23,7 @@ from headrace.queue.scripts import WarmCaps
 from tests.model.clock import HOUR_MS
 from tests.model.stepping import Stop
 from tests.model.test_queue_model import SETTINGS
-from tests.model.tiers_machine import LOCK_MS, Act, TiersMachine, Wish
+from tests.model.tiers_machine import LOCK_MS, Act, JobSpec, TiersMachine
 
 LONG = os.environ.get("HEADRACE_MODEL_EXAMPLES")
 EXAMPLES = int(LONG or 15)
@@ -73,10 +73,10 @@ def test_every_step(make: Make, story: str, crash: bool) -> None:
     for after in count(1 + (list(STORIES).index(story) + 2 * crash) % STRIDE, STRIDE):
         machine = make()
         try:
-            machine.begin(WarmCaps(items=3, shard_bytes=0), 500, Wish(1, 0, 0, 0, None, 1, ""))
+            machine.begin(WarmCaps(items=3, shard_bytes=0), 500, JobSpec(1, 0, 0, 0, None, 1, ""))
             for act in acts(before):
                 machine.act(act, Stop())
-            stopped = machine.tell_story(first, Stop(after, crash), acts(then), Stop(tells_late=not crash), acts(last))
+            stopped = machine.tell_story(first, Stop(after, crash), acts(then), Stop(syncs_late=not crash), acts(last))
         finally:
             machine.teardown()
         if not stopped:

@@ -63,15 +63,15 @@ all_caps = st.builds(
 stops = st.one_of(
     st.just(NOWHERE),
     st.just(NOWHERE),
-    st.builds(Stop, after=st.integers(1, 30), crash=st.booleans(), tells_late=st.booleans()),
+    st.builds(Stop, after=st.integers(1, 30), crash=st.booleans(), syncs_late=st.booleans()),
     st.builds(Stop, after=st.integers(1, 8), crash=st.booleans()),
-    st.just(Stop(tells_late=True)),
+    st.just(Stop(syncs_late=True)),
 )
 
 
 @dataclass(frozen=True)
-class Wish:
-    """A job that a producer is about to ask for."""
+class JobSpec:
+    """A job that a producer is about to enqueue."""
 
     id: int
     padding: int
@@ -89,8 +89,8 @@ class Wish:
         )
 
 
-wishes = st.builds(
-    Wish,
+job_specs = st.builds(
+    JobSpec,
     id=st.integers(1, IDS),
     padding=st.sampled_from([0, 0, 10, 70]),
     delay_ms=st.sampled_from([0, 0, 0, 0, 0, NEAR_MS, FAR_MS]),
@@ -139,8 +139,8 @@ class TiersMachine(RuleBasedStateMachine):
         self.names = self.leader = 0
         self.tiers: list[SteppedTiers] = []
 
-    @initialize(caps=all_caps, batch=st.sampled_from([1, 2, 500]), first=wishes)
-    def begin(self, caps: WarmCaps, batch: int, first: Wish) -> None:
+    @initialize(caps=all_caps, batch=st.sampled_from([1, 2, 500]), first=job_specs)
+    def begin(self, caps: WarmCaps, batch: int, first: JobSpec) -> None:
         """More jobs than fit, in one queue: chance alone takes long to bring that."""
         self.options = QueueOptions(shards=1, caps=caps)
         self.stubs = self.options.make_stubs()
@@ -152,7 +152,7 @@ class TiersMachine(RuleBasedStateMachine):
         self.see()
         self.take_over(0)
         many = [
-            Wish(number + 1, first.padding, 0, 0, None, 1, first.flow) for number in range(min(IDS, caps.items + 3))
+            JobSpec(number + 1, first.padding, 0, 0, None, 1, first.flow) for number in range(min(IDS, caps.items + 3))
         ]
         self.enqueue(REFS[0], many, NOWHERE)
 
@@ -198,7 +198,7 @@ class TiersMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.late)
     @rule(data=st.data())
-    def what_was_told_late_arrives(self, data: st.DataObject) -> None:
+    def late_sync_arrives(self, data: st.DataObject) -> None:
         self.arrive(self.late.pop(data.draw(st.integers(0, len(self.late) - 1), "which")))
         self.see()
 
@@ -207,9 +207,9 @@ class TiersMachine(RuleBasedStateMachine):
 
     # Producers
 
-    @rule(ref=refs, wanted=st.lists(wishes, min_size=1, max_size=6), stop=stops)
-    def enqueue(self, ref: QueueRef, wanted: list[Wish], stop: Stop) -> None:
-        jobs = [wish.job(ref, next(self.truth.numbers)) for wish in wanted]
+    @rule(ref=refs, wanted=st.lists(job_specs, min_size=1, max_size=6), stop=stops)
+    def enqueue(self, ref: QueueRef, wanted: list[JobSpec], stop: Stop) -> None:
+        jobs = [spec.job(ref, next(self.truth.numbers)) for spec in wanted]
         call, before = self.truth.begin_enqueue(ref, jobs), self.world
         self.walk(
             "enqueue",
@@ -446,9 +446,9 @@ class TiersMachine(RuleBasedStateMachine):
 
     @rule(
         first=st.sampled_from(["visit", "visit", "ask", "redrive"]),
-        stop=st.builds(Stop, after=st.integers(1, 20), crash=st.booleans(), tells_late=rarely),
+        stop=st.builds(Stop, after=st.integers(1, 20), crash=st.booleans(), syncs_late=rarely),
         then=st.lists(acts, min_size=1, max_size=5),
-        end=st.builds(Stop, tells_late=st.booleans()),
+        end=st.builds(Stop, syncs_late=st.booleans()),
         last=st.lists(acts, min_size=1, max_size=4),
     )
     def meanwhile(self, first: str, stop: Stop, then: list[Act], end: Stop, last: list[Act]) -> None:
@@ -481,9 +481,9 @@ class TiersMachine(RuleBasedStateMachine):
             self.take_over(1 - self.leader)
             self.visit(self.leader, ref, stop)
         elif what == "ask":
-            self.enqueue(ref, [Wish(number, 0, 0, 0, None, 1, "")], stop)
+            self.enqueue(ref, [JobSpec(number, 0, 0, 0, None, 1, "")], stop)
         elif what == "ask for many":
-            self.enqueue(ref, [Wish(number, 0, 0, 0, None, 1, "") for number in range(1, IDS + 1)], stop)
+            self.enqueue(ref, [JobSpec(number, 0, 0, 0, None, 1, "") for number in range(1, IDS + 1)], stop)
         elif what == "cancel":
             self.cancel(ref, number, stop)
         else:
