@@ -363,78 +363,78 @@ MIGRATE = """
 import sys
 from pathlib import Path
 from headrace.postgres.migrate import migrate
-print(migrate(sys.argv[1], {"room": Path(sys.argv[2])}))
+print(migrate(sys.argv[1], {"package": Path(sys.argv[2])}))
 """
 
 
 class TestMigrations:
     @pytest.fixture
-    def rooms(self, tmp_path: Path) -> dict[str, Path]:
-        folder = tmp_path / "room"
+    def folders(self, tmp_path: Path) -> dict[str, Path]:
+        folder = tmp_path / "package"
         folder.mkdir()
         (folder / "001_first.sql").write_text("CREATE TABLE first (n int);\nCREATE INDEX ON first (n);\n")
         (folder / "002_second.sql").write_text("ALTER TABLE first ADD COLUMN m int DEFAULT 5 % 3;\n")
         (folder / "notes.txt").write_text("not SQL")
-        return {"room": folder}
+        return {"package": folder}
 
-    def test_each_file_once_and_in_order(self, postgres_url: str, rooms: dict[str, Path]) -> None:
-        both = ["room/001_first.sql", "room/002_second.sql"]
-        assert list_pending(postgres_url, rooms) == both
-        assert migrate(postgres_url, rooms) == both
-        assert list_pending(postgres_url, rooms) == migrate(postgres_url, rooms) == []
-        (rooms["room"] / "003_third.sql").write_text("DROP TABLE first;")
-        assert migrate(postgres_url, rooms) == ["room/003_third.sql"]
+    def test_each_file_once_and_in_order(self, postgres_url: str, folders: dict[str, Path]) -> None:
+        both = ["package/001_first.sql", "package/002_second.sql"]
+        assert list_pending(postgres_url, folders) == both
+        assert migrate(postgres_url, folders) == both
+        assert list_pending(postgres_url, folders) == migrate(postgres_url, folders) == []
+        (folders["package"] / "003_third.sql").write_text("DROP TABLE first;")
+        assert migrate(postgres_url, folders) == ["package/003_third.sql"]
 
-    def test_rooms_do_not_mix(self, postgres_url: str, rooms: dict[str, Path], tmp_path: Path) -> None:
-        migrate(postgres_url, rooms)
+    def test_packages_do_not_mix(self, postgres_url: str, folders: dict[str, Path], tmp_path: Path) -> None:
+        migrate(postgres_url, folders)
         (tmp_path / "001_first.sql").write_text("CREATE TABLE another (n int);")
-        assert migrate(postgres_url, {**rooms, "other": tmp_path}) == ["other/001_first.sql"]
+        assert migrate(postgres_url, {**folders, "other": tmp_path}) == ["other/001_first.sql"]
 
-    def test_processes_wait_for_each_other(self, postgres_url: str, rooms: dict[str, Path]) -> None:
-        (rooms["room"] / "001_first.sql").write_text("SELECT pg_sleep(0.5); CREATE TABLE first (n int);")
-        command = [sys.executable, "-c", MIGRATE, postgres_url, str(rooms["room"])]
+    def test_processes_wait_for_each_other(self, postgres_url: str, folders: dict[str, Path]) -> None:
+        (folders["package"] / "001_first.sql").write_text("SELECT pg_sleep(0.5); CREATE TABLE first (n int);")
+        command = [sys.executable, "-c", MIGRATE, postgres_url, str(folders["package"])]
         running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
         said = [process.communicate(timeout=READY_S)[0] for process in running]
         assert [process.returncode for process in running] == [0, 0, 0]
         for name in ("001_first.sql", "002_second.sql"):
             assert "".join(said).count(name) == 1
 
-    def test_a_changed_file_is_refused(self, postgres_url: str, rooms: dict[str, Path]) -> None:
-        migrate(postgres_url, rooms)
-        (rooms["room"] / "001_first.sql").write_text("CREATE TABLE first (n bigint);")
-        (rooms["room"] / "003_third.sql").write_text("DROP TABLE first;")
-        words = r"room/001_first.sql was applied with other contents.*Nothing was changed"
+    def test_a_changed_file_is_refused(self, postgres_url: str, folders: dict[str, Path]) -> None:
+        migrate(postgres_url, folders)
+        (folders["package"] / "001_first.sql").write_text("CREATE TABLE first (n bigint);")
+        (folders["package"] / "003_third.sql").write_text("DROP TABLE first;")
+        words = r"package/001_first.sql was applied with other contents.*Nothing was changed"
         with pytest.raises(MigrationError, match=words):
-            migrate(postgres_url, rooms)
+            migrate(postgres_url, folders)
         with pytest.raises(MigrationError, match=words):
-            list_pending(postgres_url, rooms)
+            list_pending(postgres_url, folders)
         with connect(postgres_url) as conn:
             assert conn.execute("SELECT to_regclass('first')").fetchone() == ("first",)
 
-    def test_a_file_that_fails_leaves_nothing(self, postgres_url: str, rooms: dict[str, Path]) -> None:
-        broken = rooms["room"] / "002_second.sql"
+    def test_a_file_that_fails_leaves_nothing(self, postgres_url: str, folders: dict[str, Path]) -> None:
+        broken = folders["package"] / "002_second.sql"
         broken.write_text("CREATE TABLE second (n int);\nSELECT * FROM nowhere;\n")
-        with pytest.raises(MigrationError, match=r"(?s)room/002_second.sql failed and was rolled back.*nowhere"):
-            migrate(postgres_url, rooms)
-        assert list_pending(postgres_url, rooms) == ["room/002_second.sql"]
+        with pytest.raises(MigrationError, match=r"(?s)package/002_second.sql failed and was rolled back.*nowhere"):
+            migrate(postgres_url, folders)
+        assert list_pending(postgres_url, folders) == ["package/002_second.sql"]
         broken.write_text("CREATE TABLE second (n int);")
-        assert migrate(postgres_url, rooms) == ["room/002_second.sql"]
+        assert migrate(postgres_url, folders) == ["package/002_second.sql"]
 
     def test_a_user_without_rights_gets_the_message_of_postgres(
-        self, postgres_url: str, rooms: dict[str, Path]
+        self, postgres_url: str, folders: dict[str, Path]
     ) -> None:
         with connect(postgres_url) as conn:
             conn.execute("CREATE ROLE guest LOGIN PASSWORD 'guest'")
         try:
             with pytest.raises(MigrationError, match="permission denied"):
-                migrate(re.sub("//.*@", "//guest:guest@", postgres_url), rooms)
+                migrate(re.sub("//.*@", "//guest:guest@", postgres_url), folders)
         finally:
             with connect(postgres_url) as conn:
                 conn.execute("DROP ROLE guest")
 
-    def test_a_server_that_is_not_there(self, rooms: dict[str, Path]) -> None:
+    def test_a_server_that_is_not_there(self, folders: dict[str, Path]) -> None:
         with pytest.raises(DatabaseUnavailable, match="Connection refused"):
-            migrate(f"postgresql://{NOBODY}/db", rooms)
+            migrate(f"postgresql://{NOBODY}/db", folders)
 
 
 def test_doctor_says_whether_tables_are_missing(postgres_url: str, servers: Servers) -> None:
