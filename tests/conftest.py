@@ -183,12 +183,12 @@ LONG_S = 1200  # for a test of these, where usual ones have five minutes: severa
 
 
 def find_unit(nodeid: str) -> str:
-    """What one process does as a whole: a file, or several that share something."""
+    """Return the name of what one process runs as a whole: a file, or several files that share something."""
     return next((name for name, files in TOGETHER.items() if nodeid.startswith(files)), nodeid.partition("::")[0])
 
 
 def weight(unit: str) -> int:
-    """Of a heavy unit: more than 0, and the longer it takes the more."""
+    """Return the weight of a unit: 0, or for a heavy one a number that grows with its duration."""
     return next((len(HEAVY) - place for place, start in enumerate(HEAVY) if unit.startswith(start)), 0)
 
 

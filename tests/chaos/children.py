@@ -13,7 +13,7 @@ STOP_S = 180.0
 
 
 def read_pid(child: GuardedProcess) -> int:
-    """As soon as its guard has written it down."""
+    """Return the pid of a child as soon as its guard has written the pid file."""
     deadline = time.monotonic() + START_S
     while True:
         try:

@@ -187,7 +187,7 @@ class MovingCluster:
         return cls(cluster, [node.port for node in cluster.nodes])
 
     def find_node_number(self, shard: int) -> int:
-        """The number of the node that serves a shard."""
+        """Return the number of the node that serves a shard."""
         slot = compute_slot(shard)
         with connect(self.cluster.nodes[0].url) as client:
             ranges: Any = client.execute_command("CLUSTER", "SLOTS")
@@ -261,7 +261,7 @@ class MovingCluster:
 
 
 def compute_slot(shard: int) -> int:
-    """The cluster slot that holds all keys of a shard."""
+    """Return the cluster slot that has all keys of a shard."""
     return key_slot(keys.meta(shard).encode())
 
 

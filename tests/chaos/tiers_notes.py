@@ -29,7 +29,7 @@ def read_notes(file: Path) -> Iterator[list[str]]:
 
 @dataclass
 class ProducerCalls:
-    """What a producer knows of its calls."""
+    """Calls of a producer, with the results that it received."""
 
     producer: int
     times: Counter[int] = field(default_factory=Counter[int])  # call → how often it was made

@@ -86,7 +86,7 @@ def bearer(text: str) -> dict[str, str]:
 
 
 def get_status(api: TestClient, headers: dict[str, str] | None = None) -> int:
-    """The status of "who am I"."""
+    """Return the status of the route that describes the caller."""
     return int(api.get("/api/v1/session", headers=headers).status_code)
 
 

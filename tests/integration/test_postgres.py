@@ -1,4 +1,4 @@
-"""The room of psycopg: connections that come back, transactions whose fate is known, migrations."""
+"""The postgres package: connections that recover, transactions with a known outcome, migrations."""
 
 from __future__ import annotations
 

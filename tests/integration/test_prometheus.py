@@ -42,7 +42,7 @@ LINES = r"SELECT E'say \"hi\" \\ \n é' AS kind, 5 AS n, now() - interval '1 hou
 
 @pytest.fixture(autouse=True)
 def long_poll_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Valkey that is slow is waited for; there is no last good copy yet."""
+    """Wait for a slow Valkey, because there is no last good copy yet."""
     monkeypatch.setattr(services, "SNAPSHOT_TIMEOUT_S", 60.0)
     monkeypatch.setattr(reader, "POLL_WAIT_S", 60.0)
 
@@ -183,7 +183,7 @@ class Prometheus:
         return float(found["value"][1])
 
     def _query_once(self, query: str) -> list[dict[str, Any]]:
-        """Empty while it has nothing, or does not answer yet."""
+        """Return the result; empty if there is none, or if Prometheus does not answer yet."""
         url = f"http://127.0.0.1:{self.port}/api/v1/query?query={urllib.parse.quote(query)}"
         try:
             with urllib.request.urlopen(url, timeout=60) as answer:

@@ -207,7 +207,7 @@ def test_a_late_step_of_a_round_before_is_refused(bench: Bench) -> None:
 
 
 def give_nothing(*_: object) -> None:
-    """Of a process that dies before it calls Valkey."""
+    """Do nothing, like a process that dies before it calls Valkey."""
 
 
 def test_a_crash_between_the_record_and_valkey_gives_out_too_little_never_too_much(

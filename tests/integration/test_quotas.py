@@ -225,7 +225,7 @@ def command(
 
 
 def summarise_quotas(document: dict[str, Any], level: str = "environment") -> dict[str, Any]:
-    """Quota → limit, used, source, of those that are set."""
+    """Return limit, use and source of each quota that is set."""
     return {
         each["quota"]: (each["limit"], each["used"], each["source"])
         for each in document["quotas"]

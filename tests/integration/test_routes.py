@@ -48,7 +48,7 @@ def fill(world: World, **depths: int) -> None:
 
 
 def overflow(world: World, ref: QueueRef = REF, cap: int = 2, n: int = 5) -> None:
-    """Of n jobs, `cap` are in Valkey and the others in PostgreSQL."""
+    """Enqueue n jobs: `cap` of them wait in Valkey, the others in PostgreSQL."""
     world.enqueue(ref, 1, "first-")
     answer = world.api.patch(path(ref, "settings"), params=tenant(ref), json={"caps": {"items": cap}})
     assert answer.status_code == 200, answer.text

@@ -60,7 +60,7 @@ def one(stream: str = STREAM, group: str = GROUP) -> str:
 
 
 def get_group(world: World) -> Any:
-    """The one group that is watched; both routes must say the same of it."""
+    """Return the only watched group; both routes must return the same document."""
     found = world.api.get(LIST).json()
     assert (len(found["streams"]), found["total"], found["next"]) == (1, 1, None)
     alone = world.api.get(one(), params=HERE).json()

@@ -45,7 +45,7 @@ UNHURRIED = MoverOptions(lease_s=3600.0)
 
 @pytest.fixture(autouse=True)
 def long_lock_validity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is, no mover takes itself for one that was paused."""
+    """Keep movers on a slow machine from concluding that they were paused and lost their lock."""
     monkeypatch.setattr("headrace.cold.mover.LOCK_VALID_MS", SURE_MS)
 
 

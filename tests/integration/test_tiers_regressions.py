@@ -34,7 +34,7 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture(autouse=True)
 def long_lock_validity(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However slow the machine is, no mover takes itself for one that was paused."""
+    """Keep movers on a slow machine from concluding that they were paused and lost their lock."""
     monkeypatch.setattr("headrace.cold.mover.LOCK_VALID_MS", 600_000.0)
 
 
