@@ -27,13 +27,14 @@ from headrace.model.names import EnvRef, QueueRef
 from headrace.pipeline.buckets import bucketize
 from headrace.postgres.connect import Pool, transaction
 from headrace.runtime.backoff import Backoff
-from headrace.warehouse import pipeline_batches, queue_metrics
+from headrace.warehouse import pipeline_batches
 from headrace.warehouse.connect import Client
 from headrace.warehouse.connect import connect as connect_clickhouse
 from headrace.warehouse.pipeline_batches import PipelineBatch
 from headrace.webhook.guard import AddressPolicy
 from headrace.webhook.signing import compute_signature
 from tests.events import event_table
+from tests.warehouse import insert_rows
 
 REF = QueueRef("acme", "shop", "prod", "emails")
 ENV = REF.environment
@@ -57,7 +58,7 @@ class History:
 
     def add_table(self, events: list[dict[str, Any]]) -> None:
         token = hashlib.sha256(f"{events}{uuid4()}".encode()).hexdigest()
-        queue_metrics.insert(self.client, bucketize(event_table(*events)), token)
+        insert_rows(self.client, bucketize(event_table(*events)), token)
 
     def add_depth(self, at_ms: int, depth: int, ref: QueueRef = REF, oldest_ms: int | None = None) -> None:
         """As an enqueue leaves it."""

@@ -24,7 +24,6 @@ from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.embedded.postgres_roles import DATABASE
 from headrace.embedded.process import EmbeddedServer
 from headrace.embedded.valkey import EmbeddedValkey
-from headrace.embedded.valkey_cluster import EmbeddedValkeyCluster
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import PARAMETERS, Connection
 from headrace.postgres.connect import connect as connect_postgres
@@ -34,6 +33,7 @@ from headrace.warehouse.connect import Client
 from headrace.warehouse.connect import connect as connect_clickhouse
 from headrace.warehouse.migrate import migrate
 from tests.leftovers import find_children, find_threads, wait_for_children, wait_for_threads
+from tests.valkey_cluster import EmbeddedValkeyCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

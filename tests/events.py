@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pyarrow as pa
 
+from headrace.model.histogram import BUCKETS_PER_DOUBLING, ZERO_BUCKET
 from headrace.pipeline.decode import SCHEMA
 
 _PLAIN: dict[str, Any] = {
@@ -19,3 +21,8 @@ _PLAIN: dict[str, Any] = {
 
 def event_table(*changes: dict[str, Any]) -> pa.Table:
     return pa.Table.from_pylist([_PLAIN | change for change in changes], schema=SCHEMA)
+
+
+def find_bucket(milliseconds: float) -> int:
+    """Return the bucket of a duration. Negative durations (clock skew) count as 0."""
+    return ZERO_BUCKET if milliseconds <= 0 else math.ceil(BUCKETS_PER_DOUBLING * math.log2(milliseconds))

@@ -20,11 +20,11 @@ from headrace.embedded.data_directory import write_json
 from headrace.embedded.postgres import EmbeddedPostgres
 from headrace.embedded.process import LOOPBACK, choose_port
 from headrace.embedded.valkey import SUPERVISOR, USER, EmbeddedValkey
-from headrace.embedded.valkey_cluster import EmbeddedValkeyCluster
 from headrace.errors import EmbeddedError
 from headrace.queue import keys
 from headrace.valkey.connect import connect
 from tests.chaos.relay import Relay
+from tests.valkey_cluster import EmbeddedValkeyCluster
 
 READY_S = 180.0
 POLL_S = 0.02

@@ -15,10 +15,10 @@ from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.pipeline.buckets import bucketize
 from headrace.queue.client import SyncClient
-from headrace.warehouse import queue_metrics
 from headrace.warehouse.connect import Client
 from tests.access import client_with_key
 from tests.events import event_table
+from tests.warehouse import insert_rows
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_live_state_of_every_queue(api: TestClient, valkey_url: str, queue_ref: 
 def add_bucket(warehouse: Client, ref: QueueRef, start_s: int, depth: int) -> None:
     event = {"at_ms": start_s * 1000, "n": depth, "depth": depth, "oldest_ms": start_s * 1000}
     names = {"org": ref.org, "project": ref.project, "env": ref.env, "queue": ref.queue}
-    queue_metrics.insert(warehouse, bucketize(event_table({**event, **names})), f"{ref}{start_s}")
+    insert_rows(warehouse, bucketize(event_table({**event, **names})), f"{ref}{start_s}")
 
 
 def path(ref: QueueRef) -> str:

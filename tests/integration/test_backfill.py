@@ -52,6 +52,7 @@ from headrace.warehouse.query_runner import QueryRunner
 from headrace.warehouse.tiers import TABLES, TIERS, read_environment_rows, read_queue_rows
 from tests.conftest import wait_until
 from tests.events import event_table
+from tests.warehouse import insert_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -133,7 +134,7 @@ def stream(client: Client, uri: str, events: pa.Table, batches: int = 5) -> None
     for start in range(0, len(events), size):
         batch = events.slice(start, size)
         ArchiveWriter(uri).write(batch)
-        queue_metrics.insert(client, bucketize(batch), f"{batch['shard'][0]}/{start}")
+        insert_rows(client, bucketize(batch), f"{batch['shard'][0]}/{start}")
 
 
 def corrupt(client: Client) -> None:
@@ -142,7 +143,7 @@ def corrupt(client: Client) -> None:
     junk = event_table(
         {"at_ms": START + 1000, "queue": "junk", "n": 7}, {"at_ms": START, "queue": "q0-0", "org": "acme"}
     )
-    queue_metrics.insert(client, bucketize(junk), "junk")
+    insert_rows(client, bucketize(junk), "junk")
     client.command("DELETE FROM queue_metrics_by_minute_v1 WHERE generation = 0 AND queue_name = 'q1-0'")
     client.command("DELETE FROM environment_metrics_by_hour_v1 WHERE generation = 0")
 
@@ -226,7 +227,7 @@ def test_what_is_streamed_after_a_backfill_counts_beside_it(place: Place) -> Non
     later: list[dict[str, Any]] = [
         {**events.slice(0, 1).to_pylist()[0], "at_ms": WINDOW.end_ms, "seq": 1000, "op": "ack"} for events in EVENTS
     ]
-    queue_metrics.insert(place.client, bucketize(event_table(*later)), "later")
+    insert_rows(place.client, bucketize(event_table(*later)), "later")
     assert place.audit().equal
     [before, after] = [sum(read_totals(place.client)[tier].values()) for tier in ("5s", "1h")]
     assert before == after == sum(merged_counts()) + sum(event["n"] for event in later)
@@ -438,7 +439,7 @@ def test_a_backfill_of_real_streams_agrees_with_the_queues(
         if entries:
             events = pa.Table.from_batches([decode(shard, entries)])
             archived.append(events)
-            queue_metrics.insert(warehouse, bucketize(events.slice(0, len(events) // 2)), f"half of {shard}")
+            insert_rows(warehouse, bucketize(events.slice(0, len(events) // 2)), f"half of {shard}")
 
     first = min(events["at_ms"][0].as_py() for events in archived)
     last = max(events["at_ms"][-1].as_py() for events in archived)

@@ -25,11 +25,11 @@ from headrace.embedded.process import (
     find_free_port,
 )
 from headrace.embedded.valkey import EmbeddedValkey
-from headrace.embedded.valkey_cluster import BUS_OFFSET
 from headrace.errors import DataDirectoryError, EmbeddedError, JavaNotFound, PortTaken
 from headrace.valkey.connect import Valkey, connect
 from tests.conftest import READY_S, wait_until
 from tests.ports import reserved_port
+from tests.valkey_cluster import BUS_OFFSET
 
 SERVERS = [EmbeddedValkey, EmbeddedPostgres]
 

@@ -43,6 +43,7 @@ from tests.conftest import LONG_S, wait_until
 from tests.events import event_table
 from tests.integration.test_pipeline import compare
 from tests.pipelines import running_query
+from tests.warehouse import insert_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -330,7 +331,7 @@ def check_totals(answer: dict[str, Any], events: Sequence[Event]) -> None:
 def insert(warehouse: Client, *events: dict[str, Any], ref: QueueRef = REF, token: str = "") -> None:
     names = {"org": ref.org, "project": ref.project, "env": ref.env, "queue": ref.queue}
     rows = bucketize(event_table(*({**names, **event} for event in events)))
-    queue_metrics.insert(warehouse, rows, f"{ref}{events}{token}")
+    insert_rows(warehouse, rows, f"{ref}{events}{token}")
 
 
 @pytest.fixture

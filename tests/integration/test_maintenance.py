@@ -10,7 +10,6 @@ from typing import cast
 
 import pytest
 
-from headrace.embedded.valkey_cluster import EmbeddedValkeyCluster
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
@@ -27,6 +26,7 @@ from tests.model.clock import HOUR_MS, server_ms
 from tests.model.fold import read_events
 from tests.processes import START_S, Process, value
 from tests.streams import STREAM, publish
+from tests.valkey_cluster import EmbeddedValkeyCluster
 
 SHARDS = 2
 REFS = {ref.environment.shard(SHARDS): ref for ref in (QueueRef(f"org {n}", "p", "e", "q") for n in range(9))}

@@ -16,7 +16,7 @@ import pytest
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.history.reconcile import Reconciliation, read_totals, reconcile
 from headrace.model.event import Op
-from headrace.model.histogram import ZERO_BUCKET, find_bucket
+from headrace.model.histogram import ZERO_BUCKET
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.pipeline.job import open_pipeline
@@ -33,13 +33,14 @@ from headrace.spool.options import SpoolOptions
 from headrace.valkey import streams
 from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import run
-from headrace.warehouse import pipeline_batches, queue_metrics
+from headrace.warehouse import pipeline_batches
 from headrace.warehouse.connect import Client
 from tests.conftest import LONG_S, READY_S, wait_until
-from tests.events import event_table
+from tests.events import event_table, find_bucket
 from tests.integration.test_embedded import is_on_disk
 from tests.pipelines import running_query
 from tests.ports import reserved_port
+from tests.warehouse import insert_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -131,9 +132,7 @@ def test_what_is_committed_is_trimmed_but_for_its_anchor(
 
 
 def newest_entry(valkey: Valkey, shard: int) -> streams.StreamEntry:
-    entry = streams.read_newest_entry(valkey, keys.metrics(shard))
-    assert entry is not None
-    return entry
+    return streams.read_newest_entries(valkey, keys.metrics(shard), 1)[0]
 
 
 def test_a_failing_warehouse_loses_nothing(
@@ -225,10 +224,10 @@ def test_a_repeated_insert_changes_no_tier(spark: SparkSession, warehouse: Clien
         return [warehouse.query(f"SELECT sum(enqueue_count) FROM {table}").result_rows[0][0] for table in tables]
 
     for _ in range(2):
-        queue_metrics.insert(warehouse, rows, "token")
+        insert_rows(warehouse, rows, "token")
     assert totals() == {"5s": 7, "1m": 7, "1h": 7}
     assert read_environment() == [7, 7, 7]
-    queue_metrics.insert(warehouse, rows, "another token")
+    insert_rows(warehouse, rows, "another token")
     assert totals() == {"5s": 14, "1m": 14, "1h": 14}
     assert read_environment() == [14, 14, 14]
 
@@ -238,7 +237,7 @@ def test_every_tier_keeps_last_values_histograms_and_odometers(spark: SparkSessi
     peak = {"at_seq": 1, "depth": 500, "op": "dequeue", "waits": [0, 30], "n": 2, "odometer": 7, "env_depth": 600}
     drained = {"at_seq": 2, "depth": 0, "op": "dequeue", "waits": [30], "odometer": 8, "limit": 4, "oldest_ms": 9}
     for number, change in enumerate((drained, peak)):
-        queue_metrics.insert(warehouse, merge_rows(summarise_events(events(spark, change))), f"token {number}")
+        insert_rows(warehouse, merge_rows(summarise_events(events(spark, change))), f"token {number}")
     merged = "newest.depth, newest.`limit`, newest.oldest_at"
     query = (
         f"SELECT max(max_queue_length), max(last) AS newest, {merged}, sumMap(wait_histogram), minMap(first_odometers),"
@@ -267,7 +266,7 @@ def test_ticks_move_the_watermark_and_count_nothing(
     assert run(valkey, STUBS.tick(0, 3_600_000))
     assert not run(valkey, STUBS.tick(0, 3_600_000))  # once per period, whichever process sweeps
     with open_pipeline(options) as pipeline, running_query(spark, pipeline):
-        wait_until(lambda: pipeline_batches.read_newest_event_ms(warehouse), "the watermark")
+        wait_until(lambda: pipeline_batches.read_watermark_ms(warehouse), "the watermark")
     assert all(not totals for totals in read_totals(warehouse).values())
 
 

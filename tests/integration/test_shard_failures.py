@@ -19,7 +19,6 @@ from tools import pauses
 from headrace.cold.mover import Mover, MoverOptions
 from headrace.cold.tiers import Tiers
 from headrace.embedded.valkey import EmbeddedValkey
-from headrace.embedded.valkey_cluster import EmbeddedValkeyCluster
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
@@ -33,6 +32,7 @@ from headrace.queue.worker_metrics import SHARD_FAILURES, WorkerMetrics
 from headrace.valkey.connect import AsyncValkey, Valkey, connect, connect_async
 from headrace.valkey.scripts import run
 from tests.conftest import READY_S, wait_until
+from tests.valkey_cluster import EmbeddedValkeyCluster
 
 FAST = WorkerOptions(concurrency=4, poll_s=0.01, retry_base_s=0.001, lease_s=600.0, heartbeat_s=0.05, grace_s=2.0)
 HEALTHY, FAILING = 0, 1  # shards; the first one's meta holds settings of all

@@ -13,7 +13,6 @@ import redis.exceptions
 
 from headrace.embedded.process import LOOPBACK
 from headrace.embedded.valkey import USER
-from headrace.embedded.valkey_cluster import EmbeddedValkeyCluster
 from headrace.errors import QueueUnavailable
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
@@ -24,6 +23,7 @@ from headrace.queue.state import read_states
 from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import run
 from tests.conftest import READY_S
+from tests.valkey_cluster import EmbeddedValkeyCluster
 
 STUBS = Stubs(1, 1_000_000)
 LEASE_MS = 3_600_000

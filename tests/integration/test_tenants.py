@@ -23,11 +23,11 @@ from headrace.model.names import QueueRef
 from headrace.pipeline.buckets import bucketize
 from headrace.postgres.connect import connect
 from headrace.valkey.connect import Valkey
-from headrace.warehouse import queue_metrics
 from headrace.warehouse.connect import Client
 from tests.conftest import wait_until
 from tests.events import event_table
 from tests.operating import World, open_world, tenant
+from tests.warehouse import insert_rows
 
 REF = QueueRef("acme", "shop", "prod", "emails")
 ABSENT = QueueRef("nobody", "shopp", "prodd", "emails")
@@ -93,7 +93,7 @@ def world(valkey_url: str, postgres_url: str, clickhouse_url: str, warehouse: Cl
             made.queue.redis.persist(key)  # ids of dead jobs stay taken for a minute; here, as long as the test takes
         made.enqueue(REF, 3)
         event = {"at_ms": made.services.now_ms(), "n": 1, "depth": 3, "oldest_ms": made.services.now_ms()}
-        queue_metrics.insert(warehouse, bucketize(event_table({**event, **vars(REF)})), "one")
+        insert_rows(warehouse, bucketize(event_table({**event, **vars(REF)})), "one")
         started = made.services.now_ms()
         running = [[*vars(REF).values(), "r", "send", started]]
         entry = {"plugin": "mail:1", "tasks": ["send"], "running": running}

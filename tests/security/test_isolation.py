@@ -40,7 +40,6 @@ from headrace.snapshot import reader
 from headrace.snapshot.queue_families import ALL, TenantLabelPolicy
 from headrace.streams.watcher import Watcher, make_watched_group
 from headrace.valkey.connect import Valkey
-from headrace.warehouse import queue_metrics
 from headrace.warehouse.connect import Client
 from tests.access import client, make_key
 from tests.alerting import ANY_MAIL
@@ -48,6 +47,7 @@ from tests.conftest import LONG_S
 from tests.events import event_table
 from tests.operating import NOBODY, OPTIONS, Server, World, open_world, tenant
 from tests.snapshots import refresher, sources
+from tests.warehouse import insert_rows
 
 VICTIM = QueueRef("acme", "shop", "prod", "mark-queue")
 NOWHERE = QueueRef("emca", "pohs", "dorp", "kram-queue")
@@ -152,7 +152,7 @@ def victim(
             valkey.persist(key)
         now_ms = world.services.now_ms()
         event = {"at_ms": now_ms, "n": 1, "depth": 3, "oldest_ms": now_ms}
-        queue_metrics.insert(warehouse, bucketize(event_table({**event, **vars(VICTIM)})), "one")
+        insert_rows(warehouse, bucketize(event_table({**event, **vars(VICTIM)})), "one")
         running = [[*vars(VICTIM).values(), "mark-running", "mark-task", now_ms]]
         entry = {"plugin": "mark-plugin", "tasks": ["mark-task", "t"], "running": running}
         valkey.set(keys.worker("mark-worker"), json.dumps(entry))

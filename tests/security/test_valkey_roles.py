@@ -37,12 +37,12 @@ from headrace.queue.tasks import Tasks
 from headrace.queue.worker import Worker, WorkerOptions
 from headrace.snapshot.store import SnapshotStore
 from headrace.valkey import streams
-from headrace.valkey.cluster import form
 from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import run
 from tests.conftest import ODD_NAMES, READY_S, Servers
 from tests.security.acl_server import PASSWORD, AclCluster, AclValkey
 from tests.security.servers import started
+from tests.valkey_cluster import form
 
 REF = QueueRef("acme", "shop", "prod", "mail")
 OTHER = QueueRef("rival", "shop", "prod", "mail")

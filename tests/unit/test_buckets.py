@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.model.event import COLUMNS, COUNT_COLUMN, RESYNC, TICK, Op
-from headrace.model.histogram import Histogram, compute_percentile, find_bucket, merge_histograms
+from headrace.model.histogram import Histogram, compute_percentile, merge_histograms
 from headrace.pipeline.buckets import (
     COUNTS,
     ENVIRONMENT_SCHEMA,
@@ -24,7 +24,7 @@ from headrace.pipeline.buckets import (
     merge,
 )
 from headrace.pipeline.decode import SCHEMA
-from tests.events import event_table
+from tests.events import event_table, find_bucket
 
 OPS = [*map(str, COUNT_COLUMN), RESYNC, TICK, "verb of the future"]
 numbers = st.integers(0, 3000)

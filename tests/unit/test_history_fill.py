@@ -17,9 +17,9 @@ from headrace.history.routing import QueryWindow
 from headrace.history.summary import summarize_window
 from headrace.history.timeseries import render_points
 from headrace.model.event import COUNT_COLUMN, Op
-from headrace.model.histogram import find_bucket
 from headrace.warehouse.series import PERCENTILES, EpochTotals, GaugeValues, HistorySeries
 from headrace.warehouse.tiers import TIERS
+from tests.events import find_bucket
 
 START_S = 1_800_000_000
 FIVE = TIERS[0]

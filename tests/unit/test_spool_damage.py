@@ -11,11 +11,10 @@ import google_crc32c
 import pytest
 
 from headrace.errors import SpoolFormatError
-from headrace.spool.files import Files, SystemFiles
+from headrace.spool.files import Files, SystemFiles, read_all
 from headrace.spool.inventory import SegmentInventory, scan_directory
 from headrace.spool.journal import NoteKind, encode_note
 from headrace.spool.meta import write_meta
-from headrace.spool.retained_files import read_retained_file
 from headrace.spool.segment import SEGMENT_MAGIC, decode_header, encode_header
 from headrace.spool.spool import NewRecord, Spool, SpoolOptions, SpoolStats, list_quarantine, verify_spool
 from headrace.spool.store import BALLAST
@@ -38,6 +37,11 @@ def options(path: Path, **others: object) -> SpoolOptions:
 
 def reopened(path: Path, files: Files | None = None) -> Spool:
     return Spool.open(options(path), files=files, background=False)
+
+
+def read_kept(path: Path, files: Files) -> bytes:
+    """Return the data of a retained file, which follow its description line."""
+    return read_all(files, path).partition(b"\n")[2]
 
 
 def fill(path: Path, files: Files | None = None, *, plain: bool = False) -> None:
@@ -199,7 +203,7 @@ def test_a_truncation_of_unsynced_records_is_a_torn_write(image: Image, spans: l
         assert (stats.size, stats.corrupt, stats.torn, stats.quarantined) == (4, 0, 1, 1), length
         assert files.size(FOLDER / SEGMENT) == start
         (kept,) = list_quarantine(FOLDER, files=files)
-        assert read_retained_file(kept.path, files)[1] == image[SEGMENT][start:length]
+        assert read_kept(kept.path, files) == image[SEGMENT][start:length]
 
 
 def test_zeros_at_the_end_are_a_torn_write_of_nothing(copy: Callable[[], Path]) -> None:
@@ -281,7 +285,7 @@ def test_a_middle_segment_of_garbage_is_counted_once_and_kept(tmp_path: Path) ->
     segments[1].write_bytes(garbage)
     with reopened(path) as spool:
         assert (spool.stats().corrupt, spool.stats().size) == (2, 7)
-    assert read_retained_file(list_quarantine(path)[0].path)[1] == garbage
+    assert read_kept(list_quarantine(path)[0].path, SystemFiles()) == garbage
     with reopened(path) as spool:
         assert (spool.stats().corrupt, spool.stats().size) == (0, 7)
 

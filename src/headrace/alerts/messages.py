@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -87,9 +86,6 @@ class AlertMessage:
                 for each in self.transitions
             ],
         }
-
-    def render_html(self, public_url: str | None) -> str:
-        return f"<pre>{html.escape(self.render_text(public_url))}</pre>"
 
     @property
     def _subject(self) -> str:

@@ -18,11 +18,6 @@ Histogram = Mapping[int, int]
 """Bucket → number of values."""
 
 
-def find_bucket(milliseconds: float) -> int:
-    """Return the bucket of a duration. Negative durations (clock skew) count as 0."""
-    return ZERO_BUCKET if milliseconds <= 0 else math.ceil(BUCKETS_PER_DOUBLING * math.log2(milliseconds))
-
-
 def compute_midpoint_ms(bucket: int) -> float:
     """Return the geometric midpoint of a bucket, in milliseconds."""
     return 0.0 if bucket == ZERO_BUCKET else 2.0 ** ((bucket - 0.5) / BUCKETS_PER_DOUBLING)

@@ -59,12 +59,6 @@ def list_retained_files(folder: Path, files: Files | None = None) -> list[Retain
     return [_read(folder / name, read_all(files, folder / name)) for name in names]
 
 
-def read_retained_file(path: Path, files: Files | None = None) -> tuple[Mapping[str, Any], bytes]:
-    data = read_all(files or SystemFiles(), path)
-    line, _, rest = data.partition(b"\n")
-    return _read(path, data).facts, rest if line else data
-
-
 def _read(path: Path, data: bytes) -> RetainedFile:
     line, _, rest = data.partition(b"\n")
     try:

@@ -27,10 +27,6 @@ def read_entries_from(client: Valkey, stream: str, entry_id: str, count: int) ->
     return _read_raw(client, "XRANGE", stream, entry_id, "+", "COUNT", count)
 
 
-def read_newest_entry(client: Valkey, stream: str) -> StreamEntry | None:
-    return next(iter(read_newest_entries(client, stream, 1)), None)
-
-
 def read_newest_entries(client: Valkey, stream: str, count: int) -> list[StreamEntry]:
     """Return up to `count` entries, newest first."""
     return _read_raw(client, "XREVRANGE", stream, "+", "-", "COUNT", count)

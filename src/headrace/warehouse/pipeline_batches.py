@@ -101,13 +101,6 @@ def read_freshness_since(client: Client, since: datetime) -> Freshness:
     return Freshness(int(p99) if total else None, int(total))
 
 
-def read_newest_event_ms(client: Client) -> int | None:
-    """Return the time of the newest event in history; None before the first batch."""
-    with translate_errors(client.url):
-        newest, batches = client.query(render_query("newest_event")).result_rows[0]
-    return int(newest) if batches else None
-
-
 def read_watermark_ms(client: Client) -> int | None:
     """Return the time up to which history is complete for every shard; None: unknown."""
     with translate_errors(client.url):

@@ -667,10 +667,6 @@ SELECT
 FROM pipeline_batches_v1
 WHERE finished_at >= {since:DateTime64(3, 'UTC')}
 
--- name: newest_event
--- The time of the newest event (ms), and the number of batches: without any, there is no newest event.
-SELECT max(newest_event_ms), count() FROM pipeline_batches_v1
-
 -- name: watermark
 -- The time up to which every shard was read (ms); 0: not known.
 SELECT max(watermark_ms) FROM pipeline_batches_v1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.names import EnvRef, QueueRef
-from headrace.warehouse.connect import INSERT_SETTINGS, Client, translate_errors
+from headrace.warehouse.connect import Client, translate_errors
 from headrace.warehouse.query_runner import QueryRunner
 from headrace.warehouse.series import (
     GaugeValues,
@@ -23,16 +23,7 @@ from headrace.warehouse.series import (
 from headrace.warehouse.sql import render_query
 from headrace.warehouse.tiers import TIERS, Tier
 
-if TYPE_CHECKING:
-    import pyarrow as pa  # readers need not have it installed
-
 TABLE = TIERS[0].queues
-
-
-def insert(client: Client, table: pa.Table, token: str) -> None:
-    """Insert partial sums. Repeating a token has no effect, in any tier."""
-    with translate_errors(client.url):
-        client.insert_arrow(TABLE, table, settings={**INSERT_SETTINGS, "insert_deduplication_token": token})
 
 
 @dataclass(frozen=True)
