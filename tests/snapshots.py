@@ -81,7 +81,7 @@ def refresher(
 
 def reader(valkey: Valkey, clock: Callable[[], float] = time.monotonic, **options: Any) -> SnapshotReader:
     """Return a reader that polls at each scrape, unless `poll_every_s` is given."""
-    options.setdefault("look_every_s", 0.0)
+    options.setdefault("poll_every_s", 0.0)
     return SnapshotReader(lambda: store(valkey), SnapshotReaderOptions(**options), clock)
 
 

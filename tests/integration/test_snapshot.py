@@ -127,7 +127,7 @@ def test_ages_grow_between_refreshes_and_everything_goes_when_they_stop(
     enqueue(valkey_url, REF, 1)
     refresher(valkey, live).run_once()
     clock = Clock()
-    read = reader(valkey, clock, look_every_s=1e9)
+    read = reader(valkey, clock, poll_every_s=1e9)
     first = scrape(read)
     clock.now += 10
     second = scrape(read)
@@ -383,7 +383,7 @@ def test_a_reader_keeps_what_it_has_when_the_newest_is_damaged(
 def test_scrapes_that_come_together_share_a_page(valkey: Valkey, live: SnapshotSources) -> None:
     refresher(valkey, live).run_once()
     clock, made = Clock(), list[bytes]()
-    read = reader(valkey, clock, look_every_s=1.0)
+    read = reader(valkey, clock, poll_every_s=1.0)
 
     def own() -> bytes:
         made.append(b"mine 1\n")
