@@ -12,11 +12,17 @@ from headrace.embedded.valkey import EmbeddedValkey
 from headrace.queue import scripts as queue
 from headrace.snapshot import store as snapshot
 from headrace.streams import scripts as streams
+from headrace.valkey import lease
 from headrace.valkey.connect import connect
 
 SOURCES = {
-    f"{package.__name__}: {name}.lua": package.script(name).source
-    for package in (queue, snapshot, streams)
+    f"{package.__name__}: {name}.lua": load(name).source
+    for package, load in (
+        (queue, queue.script),
+        (snapshot, snapshot.get_script),
+        (streams, streams.script),
+        (lease, lease.script),
+    )
     for name in package.SCRIPTS
 }
 

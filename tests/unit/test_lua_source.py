@@ -13,7 +13,7 @@ from headrace.queue import scripts
 from headrace.valkey.lua_source import COMMENT, FUNCTION, WORD, drop_unused_functions, find_commands
 from headrace.valkey.scripts import resolve_includes
 
-FOLDERS = [Path(str(files("headrace") / package / "lua")) for package in ("queue", "streams", "snapshot")]
+FOLDERS = [Path(str(files("headrace") / package / "lua")) for package in ("queue", "streams", "snapshot", "valkey")]
 LUA_FILES = [path for folder in FOLDERS for path in sorted(folder.glob("*.lua"))]
 STRING = re.compile(r"'(?:\\.|[^'\\\n])*'")
 DEFINED = re.compile(

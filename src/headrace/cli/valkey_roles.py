@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from headrace.pipeline import lease
 from headrace.queue import keys
 from headrace.queue import scripts as queue_scripts
 from headrace.snapshot import store as snapshot_scripts
 from headrace.streams import scripts as stream_scripts
+from headrace.valkey import lease
 from headrace.valkey.lua_source import find_commands
 from headrace.valkey.scripts import Script
 
@@ -77,6 +77,10 @@ def _load_queue_scripts(*names: str) -> list[Script]:
 
 def _load_snapshot_scripts(*names: str) -> list[Script]:
     return [snapshot_scripts.get_script(name) for name in names]
+
+
+def _load_lease_scripts(*names: str) -> list[Script]:
+    return [lease.script(name) for name in names]
 
 
 def _load_stream_scripts(*names: str) -> list[Script]:
@@ -163,13 +167,11 @@ def build_mover_role() -> ValkeyRole:
 
 
 def build_pipeline_role() -> ValkeyRole:
-    lease_commands = find_commands(lease.ACQUIRE_SCRIPT + lease.RECORD_READER_SCRIPT + lease.RELEASE_SCRIPT)
     return ValkeyRole(
         "pipeline",
         "Reads and trims metric events. Has no access to jobs.",
-        _load_queue_scripts("resync"),
-        lease_commands
-        | {"exists", "xrange", "xrevrange", "xtrim", "xinfo|groups", "xgroup|create", "xgroup|setid", "hget"},
+        [*_load_queue_scripts("resync"), *_load_lease_scripts("acquire_lease", "release_lease", "record_holder")],
+        frozenset({"exists", "xrange", "xrevrange", "xtrim", "xinfo|groups", "xgroup|create", "xgroup|setid", "hget"}),
         [
             *("%R~hr:shards", "~hr:pipeline:lease", "~hr:pipeline:last"),
             *("~hr:{*}:meta", "~hr:{*}:metrics", "%R~hr:{*}:metrics:enabled"),
@@ -204,6 +206,7 @@ def build_api_role(snapshot_prefix: str = SNAPSHOT_PREFIX) -> ValkeyRole:
         [
             *_load_queue_scripts(*queue_scripts.SCRIPTS),
             *_load_snapshot_scripts(*snapshot_scripts.SCRIPTS),
+            *_load_lease_scripts("renew_lease", "release_lease"),
             *_load_stream_scripts("emit_events", "save_report"),
         ],
         MOVER_COMMANDS | {"getrange", "zrem"},

@@ -4,8 +4,6 @@ Two pipelines with their own spools that read the same streams would count every
 key reads; the key expires when its holder dies. A holder is identified by its folder, whose spool only one process can
 have open, so a restarted pipeline continues at once instead of waiting for its own lease to expire. The last reader is
 recorded permanently: a pipeline that was replaced must not continue from its old position.
-
-The scripts run even when Valkey's memory is full: only a reading pipeline can empty the streams.
 """
 
 from __future__ import annotations
@@ -19,6 +17,8 @@ from typing import cast
 
 from headrace.errors import PipelineFenced, QueueUnavailable
 from headrace.valkey.connect import Valkey, translate_errors
+from headrace.valkey.lease import acquire_lease, record_holder, release_lease
+from headrace.valkey.scripts import run
 
 log = logging.getLogger(__name__)
 
@@ -27,18 +27,6 @@ LAST_READER_KEY = "hr:pipeline:last"
 LEASE_S = 15.0
 RENEW_S = 5.0
 OWNER = "owner"
-
-# Acquires or renews the lease if it is free or already held by this owner, atomically. Returns the holder.
-ACQUIRE_SCRIPT = """#!lua flags=allow-oom
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then return holder end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return ARGV[1]
-"""
-RECORD_READER_SCRIPT = """#!lua flags=allow-oom
-redis.call('SET', KEYS[1], ARGV[1])
-"""
-RELEASE_SCRIPT = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 
 
 def boot_clock_s() -> float:
@@ -67,10 +55,7 @@ class PipelineLease:
     def acquire(self) -> bool:
         """Acquire or renew the lease. Return whether this pipeline holds it. Raises QueueUnavailable."""
         requested_at = boot_clock_s()
-        with translate_errors():
-            holder = cast(
-                bytes, self._client.eval(ACQUIRE_SCRIPT, 1, LEASE_KEY, self._owner, str(int(LEASE_S * 1000)))
-            ).decode()
+        holder = run(self._client, acquire_lease(LEASE_KEY, self._owner, LEASE_S))
         if holder != self._owner and holder != self._last_holder:
             log.warning("another pipeline (%s) holds the lease; waiting", holder)
         self._last_holder = holder
@@ -101,12 +86,10 @@ class PipelineLease:
         return None if last is None or last.decode() == self._owner else last.decode()
 
     def record_reader(self) -> None:
-        with translate_errors():
-            self._client.eval(RECORD_READER_SCRIPT, 1, LAST_READER_KEY, self._owner)
+        run(self._client, record_holder(LAST_READER_KEY, self._owner))
 
     def release(self) -> None:
         try:
-            with translate_errors():
-                self._client.eval(RELEASE_SCRIPT, 1, LEASE_KEY, self._owner)
+            run(self._client, release_lease(LEASE_KEY, self._owner))
         except QueueUnavailable:
             pass  # the key expires

@@ -19,10 +19,11 @@ from headrace.snapshot.payload import (
     parse_meta,
     truncate_message,
 )
+from headrace.valkey import lease
 from headrace.valkey.connect import Valkey, translate_errors
 from headrace.valkey.scripts import Script, ScriptCall, load_script, run
 
-SCRIPTS = ("begin_refresh", "renew_lease", "release_lease", "stage", "switch", "record_failure", "read_status")
+SCRIPTS = ("begin_refresh", "stage", "switch", "record_failure", "read_status")
 SUPERSEDED_S = 3600.0
 STAGED_S = 300.0
 """Lifetime of a staged version in seconds: longer than verification and switch take."""
@@ -86,16 +87,15 @@ class SnapshotStore:
     def begin_refresh(self, owner: str) -> RefreshClaim:
         keys = [self._keys.lease, self._keys.number, self._keys.current, self._keys.versions]
         return run(
-            self._client, ScriptCall(get_script("begin_refresh"), keys, [owner, self._get_lease_ms()], _parse_claim)
+            self._client,
+            ScriptCall(get_script("begin_refresh"), keys, [owner, int(self._options.lock_ttl_s * 1000)], _parse_claim),
         )
 
     def renew_lease(self, owner: str) -> bool:
-        return run(
-            self._client, ScriptCall(get_script("renew_lease"), [self._keys.lease], [owner, self._get_lease_ms()], bool)
-        )
+        return run(self._client, lease.renew_lease(self._keys.lease, owner, self._options.lock_ttl_s))
 
     def release_lease(self, owner: str) -> None:
-        run(self._client, ScriptCall(get_script("release_lease"), [self._keys.lease], [owner], bool))
+        run(self._client, lease.release_lease(self._keys.lease, owner))
 
     def stage(self, meta: SnapshotMeta, data: bytes) -> None:
         keys = [self._keys.data(meta.version), self._keys.meta(meta.version)]
@@ -163,9 +163,6 @@ class SnapshotStore:
         with translate_errors():
             names = cast("list[bytes]", self._client.zrange(self._keys.versions, 0, -1, desc=True))
         return [parse_version(name) for name in names]
-
-    def _get_lease_ms(self) -> int:
-        return int(self._options.lock_ttl_s * 1000)
 
 
 def _parse_nothing(_: Any) -> None:

@@ -1,4 +1,4 @@
--- release_lease: release the lease, so that another process can refresh at once.
+-- release_lease: release the lease, so that another process can acquire it at once.
 --@flags allow-oom
 -- KEYS       lease
 -- ARGV       owner
