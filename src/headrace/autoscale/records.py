@@ -99,7 +99,7 @@ def list_decisions(
     `changes`, `hold` decisions are omitted.
     """
     params = {"type": type_name, "before": before, "changes": changes, "limit": limit}
-    params |= {"anybodys": stored_type is None, **_get_tenant_columns(stored_type)}
+    params |= {"any_tenant": stored_type is None, **_get_tenant_columns(stored_type)}
     cursor = conn.cursor(row_factory=class_row(StoredDecision))
     return cursor.execute(QUERIES["list_decisions"], params).fetchall()
 
