@@ -16,13 +16,8 @@ from headrace.valkey import lease
 from headrace.valkey.connect import connect
 
 SOURCES = {
-    f"{package.__name__}: {name}.lua": load(name).source
-    for package, load in (
-        (queue, queue.script),
-        (snapshot, snapshot.get_script),
-        (streams, streams.script),
-        (lease, lease.script),
-    )
+    f"{package.__name__}: {name}.lua": package.script(name).source
+    for package in (queue, snapshot, streams, lease)
     for name in package.SCRIPTS
 }
 

@@ -13,7 +13,7 @@ from headrace.errors import QueueUnavailable
 from headrace.postgres.connect import connect as connect_postgres
 from headrace.snapshot.refresher import STEPS, Refresher
 from headrace.snapshot.sources import SnapshotSources
-from headrace.snapshot.store import SCRIPTS, SnapshotSuperseded, StagingLost, get_script
+from headrace.snapshot.store import SCRIPTS, SnapshotSuperseded, StagingLost, script
 from headrace.valkey.connect import Valkey, connect
 from headrace.warehouse.connect import Client
 from headrace.warehouse.connect import connect as connect_clickhouse
@@ -443,4 +443,4 @@ def test_metrics_go_on_when_valkeys_memory_is_full(own_valkey: EmbeddedValkey) -
 
 def test_scripts_compile(valkey: Valkey) -> None:
     for name in SCRIPTS:
-        assert valkey.script_load(get_script(name).source)
+        assert valkey.script_load(script(name).source)

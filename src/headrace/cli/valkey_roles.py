@@ -76,7 +76,7 @@ def _load_queue_scripts(*names: str) -> list[Script]:
 
 
 def _load_snapshot_scripts(*names: str) -> list[Script]:
-    return [snapshot_scripts.get_script(name) for name in names]
+    return [snapshot_scripts.script(name) for name in names]
 
 
 def _load_lease_scripts(*names: str) -> list[Script]:

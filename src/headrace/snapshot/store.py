@@ -74,7 +74,7 @@ class SnapshotStatus:
 
 
 @cache
-def get_script(name: str) -> Script:
+def script(name: str) -> Script:
     return load_script(files("headrace.snapshot") / "lua", name)
 
 
@@ -88,7 +88,7 @@ class SnapshotStore:
         keys = [self._keys.lease, self._keys.number, self._keys.current, self._keys.versions]
         return run(
             self._client,
-            ScriptCall(get_script("begin_refresh"), keys, [owner, int(self._options.lock_ttl_s * 1000)], _parse_claim),
+            ScriptCall(script("begin_refresh"), keys, [owner, int(self._options.lock_ttl_s * 1000)], _parse_claim),
         )
 
     def renew_lease(self, owner: str) -> bool:
@@ -100,7 +100,7 @@ class SnapshotStore:
     def stage(self, meta: SnapshotMeta, data: bytes) -> None:
         keys = [self._keys.data(meta.version), self._keys.meta(meta.version)]
         fields = [part for pair in meta.to_fields().items() for part in pair]
-        run(self._client, ScriptCall(get_script("stage"), keys, [int(STAGED_S * 1000), data, *fields], _parse_nothing))
+        run(self._client, ScriptCall(script("stage"), keys, [int(STAGED_S * 1000), data, *fields], _parse_nothing))
 
     def verify(self, meta: SnapshotMeta) -> None:
         """Read the staged version back and compare it. Raises StagingLost."""
@@ -117,7 +117,7 @@ class SnapshotStore:
         touched += [keys.data(meta.version), keys.meta(meta.version)]
         superseded_ms, duration_ms = int(SUPERSEDED_S * 1000), meta.aggregation_duration_ms
         args = [meta.version, meta.bytes, self._options.keep_versions, superseded_ms, keys.key_prefix, duration_ms]
-        answer = run(self._client, ScriptCall(get_script("switch"), touched, args, int))
+        answer = run(self._client, ScriptCall(script("switch"), touched, args, int))
         if answer == 0:
             raise SnapshotSuperseded
         if answer < 0:
@@ -127,7 +127,7 @@ class SnapshotStore:
         run(
             self._client,
             ScriptCall(
-                get_script("record_failure"),
+                script("record_failure"),
                 [self._keys.attempts],
                 [owner, number, truncate_message(message)],
                 _parse_nothing,
@@ -141,7 +141,7 @@ class SnapshotStore:
     def read_status(self) -> SnapshotStatus:
         return run(
             self._client,
-            ScriptCall(get_script("read_status"), [self._keys.current, self._keys.attempts], [], _parse_status),
+            ScriptCall(script("read_status"), [self._keys.current, self._keys.attempts], [], _parse_status),
         )
 
     def read(self, version: int) -> tuple[SnapshotMeta, list[RenderedFamily]] | None:
