@@ -8,7 +8,7 @@ scripts, with any of the role's commands on any of its keys. docs/how-to/securit
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from headrace.queue import keys
@@ -71,20 +71,8 @@ class ValkeyRole:
         return ["resetchannels", *self.patterns, "-@all", *(f"+{command}" for command in self.list_commands())]
 
 
-def _load_queue_scripts(*names: str) -> list[Script]:
-    return [queue_scripts.script(name) for name in names]
-
-
-def _load_snapshot_scripts(*names: str) -> list[Script]:
-    return [snapshot_scripts.script(name) for name in names]
-
-
-def _load_lease_scripts(*names: str) -> list[Script]:
-    return [lease.script(name) for name in names]
-
-
-def _load_stream_scripts(*names: str) -> list[Script]:
-    return [stream_scripts.script(name) for name in names]
+def _load(script: Callable[[str], Script], *names: str) -> list[Script]:
+    return [script(name) for name in names]
 
 
 MAINTENANCE_SCRIPTS = ("maintain", "repair")
@@ -134,7 +122,7 @@ def build_producer_role(scope: ProducerScope | None = None) -> ValkeyRole:
     return ValkeyRole(
         "producer",
         "Enqueues jobs. Reads no payloads.",
-        _load_queue_scripts("enqueue", "sync_cold"),
+        _load(queue_scripts.script, "enqueue", "sync_cold"),
         frozenset({"get", "hget", "hsetnx"}),
         [
             *("%R~hr:shards", "%R~hr:{*}:absent", "%W~hr:{*}:metrics", "%R~hr:{*}:metrics:enabled"),
@@ -150,7 +138,7 @@ def build_worker_role() -> ValkeyRole:
     return ValkeyRole(
         "worker",
         "Runs jobs of all tenants, maintains shards, moves jobs between Valkey and PostgreSQL.",
-        _load_queue_scripts(*running, *MOVER_SCRIPTS),
+        _load(queue_scripts.script, *running, *MOVER_SCRIPTS),
         MOVER_COMMANDS | {"zadd", "zrem"},
         ["~hr:shards", "~hr:{*}:*", "~hr:workers", "~hr:worker:*"],
     )
@@ -160,7 +148,7 @@ def build_mover_role() -> ValkeyRole:
     return ValkeyRole(
         "mover",
         "Moves jobs between Valkey and PostgreSQL, maintains shards.",
-        _load_queue_scripts(*MOVER_SCRIPTS),
+        _load(queue_scripts.script, *MOVER_SCRIPTS),
         MOVER_COMMANDS,
         ["~hr:shards", "~hr:{*}:*"],
     )
@@ -170,7 +158,10 @@ def build_pipeline_role() -> ValkeyRole:
     return ValkeyRole(
         "pipeline",
         "Reads and trims metric events. Has no access to jobs.",
-        [*_load_queue_scripts("resync"), *_load_lease_scripts("acquire_lease", "release_lease", "record_holder")],
+        [
+            *_load(queue_scripts.script, "resync"),
+            *_load(lease.script, "acquire_lease", "release_lease", "record_holder"),
+        ],
         frozenset({"exists", "xrange", "xrevrange", "xtrim", "xinfo|groups", "xgroup|create", "xgroup|setid", "hget"}),
         [
             *("%R~hr:shards", "~hr:pipeline:lease", "~hr:pipeline:last"),
@@ -188,7 +179,7 @@ def build_reader_role(snapshot_prefix: str = SNAPSHOT_PREFIX) -> ValkeyRole:
     return ValkeyRole(
         "reader",
         "Reads counts and states of queues, workers and snapshots. Reads no payloads, changes nothing.",
-        _load_snapshot_scripts("read_status"),
+        _load(snapshot_scripts.script, "read_status"),
         READ_COMMANDS,
         [
             *(f"%R~hr:{key}" for key in shared),
@@ -204,10 +195,10 @@ def build_api_role(snapshot_prefix: str = SNAPSHOT_PREFIX) -> ValkeyRole:
         "api",
         "Serves the API, alerts, snapshots, the autoscaler and operator commands.",
         [
-            *_load_queue_scripts(*queue_scripts.SCRIPTS),
-            *_load_snapshot_scripts(*snapshot_scripts.SCRIPTS),
-            *_load_lease_scripts("renew_lease", "release_lease"),
-            *_load_stream_scripts("emit_events", "save_report"),
+            *_load(queue_scripts.script, *queue_scripts.SCRIPTS),
+            *_load(snapshot_scripts.script, *snapshot_scripts.SCRIPTS),
+            *_load(lease.script, "renew_lease", "release_lease"),
+            *_load(stream_scripts.script, "emit_events", "save_report"),
         ],
         MOVER_COMMANDS | {"getrange", "zrem"},
         ["~hr:*", f"~{{{escape_pattern(snapshot_prefix)}}}:*"],
