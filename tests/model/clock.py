@@ -29,17 +29,17 @@ class Ageing:
     def end_lease(self, job: Job) -> None:
         """Its worker has been silent for too long."""
         job.lease_ends_ms = next(self._past)
-        self._client.zadd(keys.leases(self._truth.shard_of(job)), {job.shard_member: job.lease_ends_ms})
+        self._client.zadd(keys.leases(self._truth.find_shard(job)), {job.shard_member: job.lease_ends_ms})
 
     def make_due(self, job: Job) -> None:
         """Its delay is over."""
-        shard = self._truth.shard_of(job)
+        shard = self._truth.find_shard(job)
         job.due_ms = 1_000_000.0 + next(self._past)
         self._client.zadd(keys.scheduled(shard), {job.shard_member: job.due_ms})
         self._client.hset(keys.job(shard, *job.key), "due", str(job.due_ms))
 
     def end_ttl(self, job: Job) -> None:
-        shard = self._truth.shard_of(job)
+        shard = self._truth.find_shard(job)
         job.expires_ms = next(self._past)
         self._client.hset(keys.job(shard, *job.key), "expires", job.expires_ms)
         if job.waits:
