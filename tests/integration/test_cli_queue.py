@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -20,7 +21,7 @@ from headrace.errors import QueueFull
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
-from headrace.queue.client import SyncClient
+from headrace.queue.client import Client, QueueOptions, SyncClient
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import run as run_script
@@ -352,6 +353,11 @@ class TestControl:
         assert shell.valkey.keys() == [keys.SHARDS.encode()]
 
 
+async def check_shards(client: Client) -> None:
+    await client.check_shards()
+    await client.close()
+
+
 class TestMetrics:
     def test_off_and_on(self, shell: Shell) -> None:
         shell.client.enqueue(REF, NewJob("send"))
@@ -360,6 +366,19 @@ class TestMetrics:
         shell.client.enqueue(REF, NewJob("send"))
         mine = shell.document("metrics", "status")["shards"][REF.environment.shard(SHARDS)]
         assert (mine["stream_length"], mine["seq"]) == (1, 2)  # the second event was counted but not written
+        assert shell.document("metrics", "on")["enabled"]
+        assert not list(shell.valkey.scan_iter("*metrics:enabled"))
+
+    @pytest.mark.parametrize("asynchronous", [False, True])
+    def test_off_before_the_queue_is_created(self, shell: Shell, asynchronous: bool) -> None:
+        """The shards that exist later read the flag, however many there are."""
+        shell.ok("metrics", "off")
+        options = QueueOptions(shards=4)
+        if asynchronous:
+            asyncio.run(check_shards(Client(shell.url, options)))
+        else:
+            SyncClient(shell.url, options).check_shards()
+        assert [one["enabled"] for one in shell.document("metrics", "status")["shards"]] == [False] * 4
         assert shell.document("metrics", "on")["enabled"]
         assert not list(shell.valkey.scan_iter("*metrics:enabled"))
 

@@ -140,7 +140,7 @@ def build_worker_role() -> ValkeyRole:
         "Runs jobs of all tenants, maintains shards, moves jobs between Valkey and PostgreSQL.",
         _load(queue_scripts.script, *running, *MOVER_SCRIPTS),
         MOVER_COMMANDS | {"zadd", "zrem"},
-        ["~hr:shards", "~hr:{*}:*", "~hr:workers", "~hr:worker:*"],
+        ["~hr:shards", "%R~hr:metrics:enabled", "~hr:{*}:*", "~hr:workers", "~hr:worker:*"],
     )
 
 
@@ -150,7 +150,7 @@ def build_mover_role() -> ValkeyRole:
         "Moves jobs between Valkey and PostgreSQL, maintains shards.",
         _load(queue_scripts.script, *MOVER_SCRIPTS),
         MOVER_COMMANDS,
-        ["~hr:shards", "~hr:{*}:*"],
+        ["~hr:shards", "%R~hr:metrics:enabled", "~hr:{*}:*"],
     )
 
 

@@ -32,6 +32,7 @@ from headrace.model.job import JobInfo, JobState, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.bounds import StoredBounds, read_bounds, read_bounds_async
+from headrace.queue.metrics_flag import copy_flag, copy_flag_async
 from headrace.queue.overflow import EpochClosed, Overflow, SpillJob
 from headrace.queue.scripts import DEFAULT_CAPS, DeadFilter, EnqueueResult, RedriveResult, Stubs, WarmCaps
 from headrace.queue.steps import Blocking, Pause, Step, Steps, drive, drive_async
@@ -457,6 +458,7 @@ class Client:
                 found: Any = await self.redis.get(keys.SHARDS)
                 if found is None:
                     shards = self.options.shards or DEFAULT_SHARDS
+                    await copy_flag_async(self.redis, shards)
                     found = await self.redis.set(keys.SHARDS, shards, nx=True, get=True)
             self.options = self.options.resolve(found, await read_bounds_async(self.redis))
             self._operations.options = self.options
@@ -534,7 +536,8 @@ def store_shards(client: Valkey, given: int | None) -> bytes | None:
     one, and return None. Only that needs permission to write."""
     stored: Any = client.get(keys.SHARDS)
     if stored is None:
-        stored = client.set(keys.SHARDS, given or DEFAULT_SHARDS, nx=True, get=True)
+        copy_flag(client, shards := given or DEFAULT_SHARDS)
+        stored = client.set(keys.SHARDS, shards, nx=True, get=True)
     return stored
 
 

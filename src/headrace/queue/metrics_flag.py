@@ -1,7 +1,8 @@
 """Turn metric events on or off, and read each shard's flag, stream length and last event number.
 
 While off, operations write no events, but odometers and event numbers still advance, so the gap is detected later.
-Every shard has its own copy of the flag, because a script may only read keys of its shard.
+Every shard has its own copy of the flag, because a script may only read keys of its shard. The flag that belongs to no
+shard is for the shards of a queue that is created later.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.errors import NotPermitted
 from headrace.queue import keys
-from headrace.valkey.connect import Valkey, translate_errors
+from headrace.valkey.connect import AsyncValkey, Valkey, translate_errors
 
 OFF = b"0"
 
@@ -37,6 +39,29 @@ def switch_metrics(client: Valkey, shards: int, on: bool) -> None:
                 client.delete(flag)
             else:
                 client.set(flag, OFF)
+
+
+def copy_flag(client: Valkey, shards: int) -> None:
+    """Turn metric events of new shards off if they were turned off before. A user who may not read the flag creates
+    shards that write events."""
+    try:
+        with translate_errors():
+            if client.get(keys.METRICS_ENABLED) == OFF:
+                for flag in map(keys.metrics_enabled, range(shards)):
+                    client.set(flag, OFF)
+    except NotPermitted:
+        pass
+
+
+async def copy_flag_async(client: AsyncValkey, shards: int) -> None:
+    """Do the same as `copy_flag`."""
+    try:
+        with translate_errors():
+            if await client.get(keys.METRICS_ENABLED) == OFF:
+                for flag in map(keys.metrics_enabled, range(shards)):
+                    await client.set(flag, OFF)
+    except NotPermitted:
+        pass
 
 
 def _read_shard(client: Valkey, shard: int) -> ShardMetrics:
