@@ -446,7 +446,7 @@ def test_a_crash_after_deciding_leaves_nothing_and_the_next_round_decides_again(
         raise Crash
 
     with monkeypatch.context() as patched:
-        patched.setattr("headrace.alerts.evaluator.write", written_and_dead)
+        patched.setattr("headrace.alerts.evaluator.write_changes", written_and_dead)
         with pytest.raises(Crash):
             alerting.evaluate_once(NOW + MINUTE)
     assert (alerting.incidents(), alerting.phases()) == ([], {})
