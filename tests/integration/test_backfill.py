@@ -494,7 +494,7 @@ def test_the_commands(place: Place, environ: dict[str, str], monkeypatch: pytest
     def shared(_: Settings) -> AbstractContextManager[SparkSession]:
         return nullcontext(place.session)
 
-    monkeypatch.setattr("headrace.cli.backfill.spark", shared)
+    monkeypatch.setattr("headrace.cli.backfill.open_spark_session", shared)
 
     def command(*arguments: str) -> tuple[int, dict[str, Any]]:
         done = CliRunner().invoke(headrace, [*arguments, "--json"], env=environ, catch_exceptions=False)
