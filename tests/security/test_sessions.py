@@ -288,7 +288,7 @@ def test_tokens_of_links_are_never_logged(
         return use_link(*args)
 
     monkeypatch.setattr(sessions, "consume_login_link", failing)
-    with caplog.at_level(logging.DEBUG), Server(to) as server, httpx.Client(base_url=server.url) as browser:
+    with caplog.at_level(logging.DEBUG), Server(to) as server, httpx.Client(base_url=server.url, timeout=60) as browser:
         answers = [browser.get(f"/login/{token}?token={token}").status_code for _ in range(4)]
     assert answers == [503, 500, 303, 404]
     assert "/login/…" in caplog.text
