@@ -471,6 +471,6 @@ def test_the_command_migrates_both(
         assert [name for name in names if "/" not in name] == [migration.name for migration in warehouse_migrations()]
         assert applied() == []
         env["HEADRACE_POSTGRES_URL"] = ""
-        assert "only ClickHouse" in CliRunner().invoke(main.headrace, ["migrate"], env=env).stderr
+        assert "ClickHouse only" in CliRunner().invoke(main.headrace, ["migrate"], env=env).stderr
     finally:
         connect_clickhouse(clickhouse_url).command(f"DROP DATABASE {database} SYNC")

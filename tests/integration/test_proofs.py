@@ -101,7 +101,7 @@ def test_the_pause_of_a_failing_snapshot_grows_and_varies(monkeypatch: pytest.Mo
         def run_once(self) -> None:
             raise RuntimeError("it fails")
 
-        def leave(self) -> None: ...
+        def release_lease(self) -> None: ...
 
     service = SnapshotService(cast(Refresher, Failing()), cast(SnapshotSources, None))
     draws = iter([0.0, 0.999, 0.5] * 100)

@@ -143,7 +143,7 @@ def test_an_entry_that_was_lost_before_it_began_is_left_to_others(valkey_url: st
         first, second = entry_ids(group)
         async with connect_async(valkey_url) as client:
             options = replace(FAST, concurrency=1, heartbeat_s=0.05)
-            worker = HoldsAhead(client, KEYS, WATCHED.ref, tasks, options, tally=tally)
+            worker = HoldsAhead(client, KEYS, WATCHED.ref, tasks, options, metrics=tally)
             running = asyncio.create_task(worker.run_forever(stop))
             await until(lambda: ran == [b"0"] and len(group.xpending_range(STREAM, GROUP, "-", "+", 2)) == 2)  # pyright: ignore
             group.xclaim(STREAM, GROUP, "another", 0, [second])

@@ -48,7 +48,7 @@ def resolve_endpoints(settings: Settings, *needed: str) -> Endpoints:
 
 def probe_version(server: str, url: str) -> str | None:
     """Return the version of a server, or None if it does not respond."""
-    return import_module(PROBES[server]).server_version(url)
+    return import_module(PROBES[server]).read_server_version(url)
 
 
 def require_reachable(settings: Settings) -> None:
