@@ -58,7 +58,7 @@ class Housekeeping:
 
     def run_due(self) -> None:
         """Renew the lease, measure lag, resync gaps and compact the archive when due. Valkey errors are left to the
-        query. Raises AnotherPipeline if the lease is lost."""
+        query. Raises PipelineFenced if the lease is lost."""
         now = time.monotonic()
         if now < self._next_renewal:
             return

@@ -253,7 +253,7 @@ def run_until_failure(
     start: StartPosition = NO_START_POSITION,
     housekeeping: Housekeeping | None = None,
 ) -> None:
-    """Run the query until stopped or until a batch fails. Raises AnotherPipeline or SparkGone."""
+    """Run the query until stopped or until a batch fails. Raises PipelineFenced or SparkGone."""
     query: StreamingQuery | None = None
     try:
         query = start_query(session, pipeline, start, housekeeping)

@@ -64,7 +64,7 @@ class PipelineLease:
         return holder == self._owner
 
     def ensure_held(self) -> None:
-        """Ensure that this pipeline holds the lease, also after the process was suspended. Raises AnotherPipeline."""
+        """Ensure that this pipeline holds the lease, also after the process was suspended. Raises PipelineFenced."""
         if boot_clock_s() - self._acquired_at > RENEW_S * 2 and not self.acquire():
             raise PipelineFenced
 
