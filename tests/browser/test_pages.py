@@ -94,7 +94,7 @@ def test_dead_letters_are_found_read_and_redriven(page: Page, dashboard_url: str
     page.get_by_test_id("dead-error").fill("no tax id")
     page.keyboard.press("Enter")
     expect(letters.filter(has_not_text="no tax id")).to_have_count(0)
-    expect(letters.first).to_contain_text("ValueError: invoice")
+    expect(letters.first).to_contain_text("ValueError: cannot post invoice")
     page.get_by_test_id("pause").click()
     letters.first.click()
     expect(page.get_by_test_id("traceback")).to_contain_text("KeyError: 'tax_id'")
