@@ -60,7 +60,8 @@ def values(families: MetricFamilies) -> dict[str, dict[tuple[str, ...], float | 
 
 def sample(families: MetricFamilies, name: str, **labels: str) -> float | None:
     """Return a sample as it is served."""
-    return build_registry(lambda: families).get_sample_value(name, labels)
+    read = list(families)
+    return build_registry(lambda: read).get_sample_value(name, labels)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +78,21 @@ def test_a_duration_is_in_the_first_bucket_that_holds_it(seconds: float, le: str
     assert list(found.values()) == [0.0] * before + [1.0] * (len(bounds) - before)
     assert sample([family], "x_seconds_count") == 1
     assert sample([family], "x_seconds_sum") == seconds
+
+
+def test_a_histogram_has_its_own_bounds() -> None:
+    durations = DurationHistogram((0.5, 2.5), [1, 0, 0], 0.25)
+    durations.observe(0.5)
+    durations.observe(3.0)
+    family = (MetricDeclaration("x_seconds", "histogram", "x"), {(): durations})
+    found = [(le, sample([family], "x_seconds_bucket", le=le)) for le in ("0.5", "2.5", "+Inf")]
+    assert found == [("0.5", 2), ("2.5", 2), ("+Inf", 3)]
+    assert sample([family], "x_seconds_sum") == 3.75
+
+
+def test_families_can_be_selected_by_name() -> None:
+    registry = build_registry(lambda: [(MetricDeclaration(name, "gauge", name), {(): 1.0}) for name in ("x", "y")])
+    assert [family.name for family in registry.restricted_registry(["y"]).collect()] == ["y"]
 
 
 def test_outcomes_of_jobs_and_their_runs() -> None:

@@ -5,13 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headrace.runtime.metrics import MetricFamilies
-from headrace.runtime.prometheus import MetricCollector
+from headrace.runtime.metrics import DurationHistogram, LabelValues, MetricDeclaration, MetricFamilies, MetricValues
+from headrace.runtime.prometheus import build_registry
 
+REQUESTS = MetricDeclaration(
+    "headrace_api_requests_total", "counter", "Requests answered.", ("route", "method", "status")
+)
+SECONDS = MetricDeclaration(
+    "headrace_api_request_duration_seconds",
+    "histogram",
+    "Time from the request headers to the end of the response.",
+    ("route", "method"),
+)
 BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
@@ -20,25 +29,13 @@ class ApiMetrics:
     """Metrics of one application, in a registry of their own."""
 
     def __init__(self, *sources: Callable[[], MetricFamilies]) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(MetricCollector(sources))
-        self._requests = Counter(
-            "headrace_api_requests_total",
-            "Requests answered.",
-            ["route", "method", "status"],
-            registry=self._registry,
-        )
-        self._seconds = Histogram(
-            "headrace_api_request_duration_seconds",
-            "Time from the request headers to the end of the response.",
-            ["route", "method"],
-            buckets=BUCKETS_S,
-            registry=self._registry,
-        )
+        self._requests = MetricValues(REQUESTS)
+        self._seconds: dict[LabelValues, DurationHistogram] = {}
+        self._registry = build_registry(*sources, lambda: [self._requests.read(), (SECONDS, dict(self._seconds))])
 
     def record_request(self, route: str, method: str, status: int, seconds: float) -> None:
-        self._requests.labels(route, method, str(status)).inc()
-        self._seconds.labels(route, method).observe(seconds)
+        self._requests.add(1, route, method, str(status))
+        self._seconds.setdefault((route, method), DurationHistogram(BUCKETS_S)).observe(seconds)
 
     def render_page(self, openmetrics: bool = False) -> bytes:
         return generate_openmetrics(self._registry) if openmetrics else generate_latest(self._registry)

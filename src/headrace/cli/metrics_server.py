@@ -40,10 +40,10 @@ def serve_metrics(
         return
     # Imported here so that a worker without a metrics port starts faster.
     from headrace.runtime.http_server import serve_metrics
-    from headrace.runtime.prometheus import build_registry
+    from headrace.runtime.prometheus import build_process_registry
 
     host = settings.metrics.host
-    with serve_metrics(port, build_registry(*sources), health, host, settings.metrics.token) as chosen:
+    with serve_metrics(port, build_process_registry(*sources), health, host, settings.metrics.token) as chosen:
         url_host = f"[{host}]" if ":" in host else host
         log.info("serving metrics on http://%s:%s/metrics", url_host, chosen, extra={"action": "serves_metrics"})
         yield

@@ -47,7 +47,7 @@ from headrace.runtime.http_server import serve_metrics
 from headrace.runtime.metrics import MetricFamilies
 from headrace.runtime.prometheus import MetricCollector
 from headrace.spool.exporter import Exporter
-from headrace.spool.metrics import SpoolCollector
+from headrace.spool.metrics import read_families as read_spool_families
 from headrace.spool.spool import Spool
 from headrace.valkey.connect import Valkey
 from headrace.valkey.connect import connect as connect_valkey
@@ -86,8 +86,9 @@ def open_pipeline(options: PipelineOptions, *sources: Callable[[], MetricFamilie
     )
     exporter = Exporter(spool, ClickHouseDestination(writer), options.exporter)
     pipeline = PipelineContext(options, spool, exporter, PipelineMonitor())
-    pipeline.monitor.registry.register(SpoolCollector("pipeline", spool, exporter))
-    pipeline.monitor.registry.register(MetricCollector(sources))
+    pipeline.monitor.registry.register(
+        MetricCollector([lambda: read_spool_families("pipeline", spool, exporter), *sources])
+    )
     try:
         exporter.start()
         registry, token = pipeline.monitor.registry, options.metrics_token

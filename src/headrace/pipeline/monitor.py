@@ -10,11 +10,44 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-
+from headrace.runtime.metrics import DurationHistogram, MetricDeclaration, MetricFamilies, MetricValues
+from headrace.runtime.prometheus import build_registry
 from headrace.spool.health import UNHEALTHY_AFTER
 from headrace.warehouse.pipeline_batches import PipelineBatch
 
+BATCHES = MetricDeclaration("headrace_pipeline_batches_total", "counter", "Micro-batches stored in the spool.")
+EVENTS = MetricDeclaration("headrace_pipeline_events_total", "counter", "Metric events read.")
+ROWS = MetricDeclaration("headrace_pipeline_rows_total", "counter", "Rows of history computed from metric events.")
+LOST = MetricDeclaration("headrace_pipeline_lost_events_total", "counter", "Events lost before they could be read.")
+REWINDS = MetricDeclaration(
+    "headrace_pipeline_rewinds_total",
+    "counter",
+    "Times a shard's event number went backwards because Valkey lost data.",
+)
+UNREADABLE = MetricDeclaration("headrace_pipeline_set_aside_total", "counter", "Unreadable stream entries.")
+FAILURES = MetricDeclaration("headrace_pipeline_failures_total", "counter", "Failed micro-batches, which are retried.")
+HEALTHY = MetricDeclaration(
+    "headrace_pipeline_healthy",
+    "gauge",
+    "0 after three consecutive failed micro-batches, until a success; otherwise 1.",
+)
+LAG = MetricDeclaration(
+    "headrace_pipeline_lag_events", "gauge", "Events in the stream that are not yet in the spool.", ("shard",)
+)
+WATERMARK = MetricDeclaration(
+    "headrace_pipeline_watermark_timestamp_seconds", "gauge", "Unix time up to which every shard was read."
+)
+LAST_BATCH = MetricDeclaration(
+    "headrace_pipeline_last_batch_timestamp_seconds",
+    "gauge",
+    "Unix time at which the newest batch was stored in the spool.",
+)
+SECONDS = MetricDeclaration(
+    "headrace_pipeline_batch_seconds", "histogram", "Time from the start of a micro-batch until it was in the spool."
+)
+PHASES = MetricDeclaration(
+    "headrace_pipeline_phase_seconds", "gauge", "Duration of each phase of the newest micro-batch.", ("phase",)
+)
 BATCH_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -46,38 +79,27 @@ class PipelineMonitor:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._status = PipelineStatus()
-        self.registry = CollectorRegistry()
-        self._declare()
+        self._rows = MetricValues(ROWS, ())
+        self._failures = MetricValues(FAILURES, ())
+        self._seconds = DurationHistogram(BATCH_SECONDS)
+        self._phases = MetricValues(PHASES)
+        self.registry = build_registry(self.families)
 
-    def _declare(self) -> None:
-        def counter(name: str, text: str) -> Counter:
-            return Counter(f"headrace_pipeline_{name}", text, registry=self.registry)
-
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(f"headrace_pipeline_{name}", text, labels, registry=self.registry)
-
-        self._batches = counter("batches", "Micro-batches stored in the spool.")
-        self._events = counter("events", "Metric events read.")
-        self._rows = counter("rows", "Rows of history computed from metric events.")
-        self._lost = counter("lost_events", "Events lost before they could be read.")
-        self._rewinds = counter("rewinds", "Times a shard's event number went backwards because Valkey lost data.")
-        self._unreadable = counter("set_aside", "Unreadable stream entries.")
-        self._failures = counter("failures", "Failed micro-batches, which are retried.")
-        self._healthy = gauge(
-            "healthy", "0 after three consecutive failed micro-batches, until a success; otherwise 1."
-        )
-        self._healthy.set(1)
-        self._lag = gauge("lag_events", "Events in the stream that are not yet in the spool.", "shard")
-        self._watermark = gauge("watermark_timestamp_seconds", "Unix time up to which every shard was read.")
-        self._last = gauge(
-            "last_batch_timestamp_seconds", "Unix time at which the newest batch was stored in the spool."
-        )
-        self._seconds = Histogram(
-            *("headrace_pipeline_batch_seconds", "Time from the start of a micro-batch until it was in the spool."),
-            buckets=BATCH_SECONDS,
-            registry=self.registry,
-        )
-        self._phases = gauge("phase_seconds", "Duration of each phase of the newest micro-batch.", "phase")
+    def families(self) -> MetricFamilies:
+        now = self.read()
+        yield BATCHES, {(): now.batches}
+        yield EVENTS, {(): now.events}
+        yield self._rows.read()
+        yield LOST, {(): now.lost_events}
+        yield REWINDS, {(): now.rewinds}
+        yield UNREADABLE, {(): now.set_aside}
+        yield self._failures.read()
+        yield HEALTHY, {(): now.healthy}
+        yield LAG, {(shard,): lag for shard, lag in now.lag_events.items()}
+        yield WATERMARK, {(): (now.watermark_ms or 0) / 1000}
+        yield LAST_BATCH, {(): now.last_batch_at or 0.0}
+        yield SECONDS, {(): self._seconds}
+        yield self._phases.read()
 
     def read(self) -> PipelineStatus:
         with self._lock:
@@ -102,36 +124,24 @@ class PipelineMonitor:
             now.batch_ms, now.last_batch_at = batch.duration_ms, at
             now.freshness_ms = int(at * 1000) - batch.newest_event_ms
             now.watermark_ms = batch.watermark_ms
-        for metric, value in (
-            *((self._batches, 1), (self._events, batch.events), (self._rows, batch.rows)),
-            *((self._lost, batch.lost_events), (self._rewinds, batch.rewinds), (self._unreadable, batch.set_aside)),
-        ):
-            metric.inc(value)
-        self._healthy.set(1)
-        self._last.set(at)
-        self._watermark.set(batch.watermark_ms / 1000)
+        self._rows.add(batch.rows)
         self._seconds.observe(batch.duration_ms / 1000)
 
     def record_failure(self, error: str) -> PipelineStatus:
         with self._lock:
             self._status.failures_in_a_row += 1
             self._status.last_error, self._status.state = error, "retrying"
-        self._failures.inc()
-        found = self.read()
-        self._healthy.set(found.healthy)
-        return found
+        self._failures.add(1)
+        return self.read()
 
     def record_phases(self, milliseconds: dict[str, int]) -> None:
         for phase, spent in milliseconds.items():
-            self._phases.labels(phase).set(spent / 1000)
+            self._phases.set(spent / 1000, phase)
 
     def record_lag(self, events: dict[str, int]) -> None:
         """Record the lag by shard; empty if unknown, so that there is no series instead of a zero."""
         with self._lock:
             self._status.lag_events = events
-        self._lag.clear()
-        for shard, lag in events.items():
-            self._lag.labels(shard).set(lag)
 
 
 def health_response(now: PipelineStatus) -> tuple[int, dict[str, Any]]:

@@ -1,11 +1,11 @@
-"""Metric declarations and values of a process. Every metric is declared once; docs/reference/process-metrics.md repeats
-the declarations and a test compares them. Pure."""
+"""Metric declarations and values of a process. Every metric is declared once, next to what it measures; a page under
+docs/reference repeats the declarations, and a test compares them. Pure."""
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -13,7 +13,8 @@ BOUNDS_S = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
     *(1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0),
 )
-"""Upper bounds in seconds of every duration histogram: from 1 ms to 1 h, each about twice the previous one."""
+"""Upper bounds in seconds of a duration histogram without its own: from 1 ms to 1 h, each about twice the previous
+one."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,16 @@ class MetricDeclaration:
 class DurationHistogram:
     """Histogram of durations in seconds. One thread writes; others may read at any time."""
 
-    __slots__ = ("counts", "sum")
+    __slots__ = ("bounds", "counts", "sum")
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS_S) + 1)  # the last bucket: longer than all bounds
-        self.sum = 0.0
+    def __init__(self, bounds: tuple[float, ...] = BOUNDS_S, counts: Sequence[int] = (), sum_s: float = 0.0) -> None:
+        """Start with `counts` per bucket, not cumulative (empty: nothing observed), and the sum of the durations."""
+        self.bounds = bounds
+        self.counts = list(counts) or [0] * (len(bounds) + 1)  # the last bucket: longer than all bounds
+        self.sum = sum_s
 
     def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(BOUNDS_S, seconds)] += 1
+        self.counts[bisect_left(self.bounds, seconds)] += 1
         self.sum += seconds
 
 

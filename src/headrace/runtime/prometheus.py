@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -11,9 +12,7 @@ from prometheus_client.metrics_core import Metric as Served
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from headrace.runtime.metrics import BOUNDS_S, DurationHistogram, LabelValues, MetricDeclaration, MetricFamilies
-
-LE = [*map(floatToGoString, BOUNDS_S), "+Inf"]
+from headrace.runtime.metrics import DurationHistogram, LabelValues, MetricDeclaration, MetricFamilies
 
 
 class MetricCollector(Collector):
@@ -27,9 +26,15 @@ class MetricCollector(Collector):
 
 
 def build_registry(*sources: Callable[[], MetricFamilies]) -> CollectorRegistry:
-    """Build a registry of these sources and of the process's memory, CPU time and open files."""
-    registry = CollectorRegistry()
+    """Build a registry of these sources. It reads them once, so that `/metrics?name[]=` can select families."""
+    registry = CollectorRegistry(auto_describe=True)
     registry.register(MetricCollector(sources))
+    return registry
+
+
+def build_process_registry(*sources: Callable[[], MetricFamilies]) -> CollectorRegistry:
+    """Build a registry of these sources and of the process's memory, CPU time and open files."""
+    registry = build_registry(*sources)
     ProcessCollector(registry=registry)
     return registry
 
@@ -40,7 +45,7 @@ def _build_family(metric: MetricDeclaration, values: Mapping[LabelValues, float 
         for labels, value in values.items():
             assert isinstance(value, DurationHistogram), metric
             total, counts = value.sum, list(accumulate(list(value.counts)))
-            histogram.add_metric(labels, list(zip(LE, counts, strict=True)), total)
+            histogram.add_metric(labels, list(zip(_format_bounds(value.bounds), counts, strict=True)), total)
         return histogram
     kind = CounterMetricFamily if metric.type == "counter" else GaugeMetricFamily
     family = kind(metric.name, metric.help, labels=metric.labels)
@@ -48,3 +53,8 @@ def _build_family(metric: MetricDeclaration, values: Mapping[LabelValues, float 
         assert not isinstance(value, DurationHistogram), metric
         family.add_metric(labels, value)
     return family
+
+
+@cache
+def _format_bounds(bounds: tuple[float, ...]) -> list[str]:
+    return [*map(floatToGoString, bounds), "+Inf"]

@@ -8,15 +8,12 @@ destination.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from operator import attrgetter
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
-
+from headrace.runtime.metrics import DurationHistogram, LabelValues, MetricDeclaration, MetricFamilies
 from headrace.spool.breaker import BreakerState
 from headrace.spool.export_stats import LATENCY_BOUNDS_S, ExporterStats
 from headrace.spool.exporter import Exporter
@@ -24,97 +21,50 @@ from headrace.spool.failover import Failover, FailoverStats
 from headrace.spool.options import FSYNC_BOUNDS_S, SpoolStats
 from headrace.spool.spool import Spool
 
+SpoolMetricValue: TypeAlias = float | DurationHistogram | Mapping[LabelValues, float] | None
+"""The only value of a metric; or its values by label values; or None: unknown, so no series instead of a zero."""
 
-@dataclass(frozen=True)
-class HistogramSnapshot:
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]  # per bucket; one more than bounds
-    sum: float
+MetricType: TypeAlias = Literal["gauge", "counter", "histogram"]
 
 
-Sample: TypeAlias = tuple[tuple[str, ...], float]
-Samples: TypeAlias = Iterable[Sample]
+@dataclass(frozen=True, kw_only=True)
+class SpoolMetric(MetricDeclaration):
+    """Declaration of a metric, and how to read it from the stats of its source. All have the label `spool`, those of an
+    exporter also `destination`; `read` returns values by the labels after these."""
 
-
-@dataclass(frozen=True)
-class SpoolMetricsSnapshot:
-    spool: SpoolStats
-    export: ExporterStats | None
-    failover: FailoverStats | None
-
-
-@dataclass(frozen=True)
-class SpoolMetricDeclaration:
-    """Declaration of a metric. All have the label `spool`, those of an exporter also `destination`."""
-
-    name: str
-    kind: Literal["gauge", "counter", "histogram"]
-    help: str
-    read: Callable[
-        [SpoolMetricsSnapshot], Samples | HistogramSnapshot | None
-    ]  # None: unknown, so no series instead of a zero
-    labels: tuple[str, ...] = ()
-    source: Literal["spool", "export", "failover"] = "spool"
-
-    @property
-    def all_labels(self) -> tuple[str, ...]:
-        return ("spool", *(("destination",) if self.source == "export" else ()), *self.labels)
-
-
-def _single_value(value: float | None) -> list[Sample] | None:
-    return None if value is None else [((), value)]
-
-
-def _by_label(values: Mapping[str, int]) -> list[Sample]:
-    return [((label,), count) for label, count in sorted(values.items())]
-
-
-ScalarType: TypeAlias = Literal["gauge", "counter"]
+    source: Literal["spool", "export", "failover"]
+    read: Callable[[Any], SpoolMetricValue]
 
 
 def _declare_spool(
-    name: str, kind: ScalarType, help: str, read: str | Callable[[SpoolStats], float | None]
-) -> SpoolMetricDeclaration:
+    name: str, type: MetricType, help: str, read: str | Callable[[SpoolStats], SpoolMetricValue], *labels: str
+) -> SpoolMetric:
     get = attrgetter(read) if isinstance(read, str) else read
-    return SpoolMetricDeclaration(f"headrace_spool_{name}", kind, help, lambda found: _single_value(get(found.spool)))
+    return SpoolMetric(f"headrace_spool_{name}", type, help, ("spool", *labels), source="spool", read=get)
 
 
 def _declare_export(
-    name: str, kind: ScalarType, help: str, read: str | Callable[[ExporterStats], float | None]
-) -> SpoolMetricDeclaration:
+    name: str, type: MetricType, help: str, read: str | Callable[[ExporterStats], SpoolMetricValue], *labels: str
+) -> SpoolMetric:
     get = attrgetter(read) if isinstance(read, str) else read
-    return SpoolMetricDeclaration(
-        f"headrace_export_{name}", kind, help, lambda found: _single_value(get(_export_stats(found))), source="export"
-    )
+    every = ("spool", "destination", *labels)
+    return SpoolMetric(f"headrace_export_{name}", type, help, every, source="export", read=get)
 
 
-def _declare_by_error(name: str, help: str, attribute: str) -> SpoolMetricDeclaration:
+def _declare_by_error(name: str, help: str, attribute: str) -> SpoolMetric:
     get: Callable[[ExporterStats], Mapping[str, int]] = attrgetter(attribute)
-    label = ("error_type",)
-    return SpoolMetricDeclaration(
-        f"headrace_export_{name}", "counter", help, lambda found: _by_label(get(_export_stats(found))), label, "export"
-    )
+    return _declare_export(name, "counter", help, lambda export: _by_label(get(export)), "error_type")
 
 
-def _declare_failover(name: str, kind: ScalarType, help: str, attribute: str) -> SpoolMetricDeclaration:
-    get: Callable[[FailoverStats], float] = attrgetter(attribute)
-    return SpoolMetricDeclaration(
-        f"headrace_export_{name}",
-        kind,
-        help,
-        lambda found: _single_value(get(_failover_stats(found))),
-        source="failover",
-    )
+def _declare_failover(
+    name: str, type: MetricType, help: str, read: str | Callable[[FailoverStats], SpoolMetricValue], *labels: str
+) -> SpoolMetric:
+    get = attrgetter(read) if isinstance(read, str) else read
+    return SpoolMetric(f"headrace_export_{name}", type, help, ("spool", *labels), source="failover", read=get)
 
 
-def _export_stats(found: SpoolMetricsSnapshot) -> ExporterStats:
-    assert found.export is not None, "read only if there is an exporter"
-    return found.export
-
-
-def _failover_stats(found: SpoolMetricsSnapshot) -> FailoverStats:
-    assert found.failover is not None, "read only if there is a failover"
-    return found.failover
+def _by_label(values: Mapping[str, int]) -> dict[LabelValues, float]:
+    return {(label,): count for label, count in sorted(values.items())}
 
 
 def _compute_utilization(spool: SpoolStats) -> float | None:
@@ -127,33 +77,32 @@ def _count_unaccounted(spool: SpoolStats) -> int:
     return spool.pushed - spool.acked - sum(spool.dropped.values()) - spool.corrupt - spool.dead - spool.size
 
 
-def _snapshot_fsyncs(spool: SpoolStats) -> HistogramSnapshot:
-    counts = spool.fsync_buckets or (0,) * (len(FSYNC_BOUNDS_S) + 1)
-    return HistogramSnapshot(FSYNC_BOUNDS_S, counts, spool.fsync_seconds)
+def _read_fsyncs(spool: SpoolStats) -> DurationHistogram:
+    return DurationHistogram(FSYNC_BOUNDS_S, spool.fsync_buckets, spool.fsync_seconds)
 
 
-def _snapshot_latencies(export: ExporterStats) -> HistogramSnapshot:
-    return HistogramSnapshot(LATENCY_BOUNDS_S, export.latency_counts, export.latency_sum_s)
+def _read_latencies(export: ExporterStats) -> DurationHistogram:
+    return DurationHistogram(LATENCY_BOUNDS_S, export.latency_counts, export.latency_sum_s)
 
 
-def _sample_state(export: ExporterStats) -> list[Sample]:
-    return [((state,), float(export.breaker.state is state)) for state in BreakerState]
+def _read_state(export: ExporterStats) -> dict[LabelValues, float]:
+    return {(state,): export.breaker.state is state for state in BreakerState}
 
 
-def _sample_transitions(export: ExporterStats) -> list[Sample]:
-    return [((before, after), count) for (before, after), count in sorted(export.breaker.transitions.items())]
+def _read_transitions(export: ExporterStats) -> dict[LabelValues, float]:
+    return {(before, after): count for (before, after), count in sorted(export.breaker.transitions.items())}
 
 
 def _count_busy(export: ExporterStats) -> float:
     return export.preparers_active + export.senders_active
 
 
-def _sample_lost(memory: FailoverStats) -> list[Sample]:
+def _read_lost(memory: FailoverStats) -> dict[LabelValues, float]:
     """Return losses by reason, including zeros: an alert on a rate needs to see the first loss too."""
     return _by_label({"evicted": 0, "shutdown": 0, **memory.lost})
 
 
-METRICS: tuple[SpoolMetricDeclaration, ...] = (
+METRICS: tuple[SpoolMetric, ...] = (
     # State of the spool
     _declare_spool("records", "gauge", "Records waiting or in flight.", "size"),
     _declare_spool("bytes", "gauge", "Bytes of records waiting or in flight.", "bytes"),
@@ -191,12 +140,12 @@ METRICS: tuple[SpoolMetricDeclaration, ...] = (
     _declare_spool("pushed_total", "counter", "Records accepted, including those found on disk at start.", "pushed"),
     _declare_spool("recovered_total", "counter", "Records found on disk at start.", "recovered"),
     _declare_spool("acked_total", "counter", "Records acknowledged: the destination has stored them.", "acked"),
-    SpoolMetricDeclaration(
-        "headrace_spool_dropped_total",
+    _declare_spool(
+        "dropped_total",
         "counter",
         "Records dropped because of a limit or a full disk, by reason.",
-        lambda found: _by_label(found.spool.dropped),
-        ("reason",),
+        lambda spool: _by_label(spool.dropped),
+        "reason",
     ),
     _declare_spool("corrupt_total", "counter", "Records lost to corruption on disk.", "corrupt"),
     _declare_spool("dead_total", "counter", "Records moved to the dead letters.", "dead"),
@@ -220,12 +169,7 @@ METRICS: tuple[SpoolMetricDeclaration, ...] = (
     _declare_spool("meta_syncs_total", "counter", "Writes of the metadata file.", "meta_syncs"),
     _declare_spool("segment_rotations_total", "counter", "Switches to a new segment.", "rotations"),
     _declare_spool("inmemory_flushes_total", "counter", "Writes of batches of records from memory to disk.", "flushes"),
-    SpoolMetricDeclaration(
-        "headrace_spool_fsync_duration_seconds",
-        "histogram",
-        "Duration of fsyncs.",
-        lambda found: _snapshot_fsyncs(found.spool),
-    ),
+    _declare_spool("fsync_duration_seconds", "histogram", "Duration of fsyncs.", _read_fsyncs),
     _declare_spool("fsync_max_seconds", "gauge", "Longest fsync since start.", "fsync_max_seconds"),
     # Exporter
     _declare_export("healthy", "gauge", "0 after three consecutive failures, until a success; otherwise 1.", "healthy"),
@@ -253,34 +197,23 @@ METRICS: tuple[SpoolMetricDeclaration, ...] = (
         "Exponentially weighted average duration of a request; no series before the first.",
         "latency_s",
     ),
-    SpoolMetricDeclaration(
-        "headrace_export_send_duration_seconds",
-        "histogram",
-        "Duration of requests, successful or not.",
-        lambda found: _snapshot_latencies(_export_stats(found)),
-        source="export",
-    ),
+    _declare_export("send_duration_seconds", "histogram", "Duration of requests, successful or not.", _read_latencies),
     _declare_export("backoff_seconds", "gauge", "Remaining backoff after a failure; 0 if none.", "backoff_s"),
     _declare_export("unclear_records", "gauge", "Records whose send outcome is unknown.", "unclear"),
     _declare_export(
         "passed_blocks", "gauge", "Blocks sent after the oldest record with an unknown outcome.", "passed_blocks"
     ),
     # Circuit breaker
-    SpoolMetricDeclaration(
-        "headrace_export_breaker_state",
-        "gauge",
-        "1 for the circuit breaker's current state, 0 for the others.",
-        lambda found: _sample_state(_export_stats(found)),
-        ("state",),
-        source="export",
+    _declare_export(
+        "breaker_state", "gauge", "1 for the circuit breaker's current state, 0 for the others.", _read_state, "state"
     ),
-    SpoolMetricDeclaration(
-        "headrace_export_breaker_transitions_total",
+    _declare_export(
+        "breaker_transitions_total",
         "counter",
         "State changes of the circuit breaker.",
-        lambda found: _sample_transitions(_export_stats(found)),
-        ("from", "to"),
-        source="export",
+        _read_transitions,
+        "from",
+        "to",
     ),
     _declare_export("breaker_opened_total", "counter", "Times the circuit breaker opened.", "breaker.opened"),
     _declare_export(
@@ -301,63 +234,30 @@ METRICS: tuple[SpoolMetricDeclaration, ...] = (
     _declare_failover(
         "failover_drained_total", "counter", "Records moved from failover memory into the spool.", "drained"
     ),
-    SpoolMetricDeclaration(
-        "headrace_export_data_loss_total",
-        "counter",
-        "Records lost from failover memory, by reason.",
-        lambda found: _sample_lost(_failover_stats(found)),
-        ("reason",),
-        source="failover",
+    _declare_failover(
+        "data_loss_total", "counter", "Records lost from failover memory, by reason.", _read_lost, "reason"
     ),
 )
 """All metrics, in the order of docs/reference/spool-metrics.md."""
 
 
-class SpoolCollector(Collector):
-    """Collector for `CollectorRegistry.register`. `name` distinguishes the spools of a process."""
-
-    def __init__(
-        self, name: str, spool: Spool, exporter: Exporter | None = None, failover: Failover | None = None
-    ) -> None:
-        self._name = name
-        self._spool = spool
-        self._exporter = exporter
-        self._failover = failover
-
-    def describe(self) -> Iterator[Metric]:
-        """Return the families without values; called when the collector is registered."""
-        return (_create_family(declared) for declared in METRICS)
-
-    def collect(self) -> Iterator[Metric]:
-        reading = SpoolMetricsSnapshot(
-            self._spool.stats(),
-            self._exporter.stats() if self._exporter else None,
-            self._failover.stats() if self._failover else None,
-        )
-        present = {"spool": True, "export": reading.export is not None, "failover": reading.failover is not None}
-        for declared in METRICS:
-            if present[declared.source]:
-                yield self._build_family(declared, reading)
-
-    def _build_family(self, declared: SpoolMetricDeclaration, reading: SpoolMetricsSnapshot) -> Metric:
-        family = _create_family(declared)
-        found = declared.read(reading)
-        own = (self._name, *((_export_stats(reading).destination,) if declared.source == "export" else ()))
-        if isinstance(found, HistogramSnapshot):
-            assert isinstance(family, HistogramMetricFamily)
-            family.add_metric(own, _accumulate_buckets(found), found.sum)
-        elif found is not None:
-            assert isinstance(family, GaugeMetricFamily | CounterMetricFamily)
-            for labels, value in found:
-                family.add_metric((*own, *labels), float(value))
-        return family
+def read_families(
+    name: str, spool: Spool, exporter: Exporter | None = None, failover: Failover | None = None
+) -> MetricFamilies:
+    """Return the metrics of a spool and of what uses it. `name` distinguishes the spools of a process."""
+    stats = {
+        "spool": spool.stats(),
+        "export": exporter.stats() if exporter else None,
+        "failover": failover.stats() if failover else None,
+    }
+    for metric in METRICS:
+        found = stats[metric.source]
+        if found is not None:
+            own = (found.destination,) if isinstance(found, ExporterStats) else ()
+            yield metric, _add_labels((name, *own), metric.read(found))
 
 
-def _create_family(declared: SpoolMetricDeclaration) -> GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily:
-    kinds = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily, "histogram": HistogramMetricFamily}
-    return kinds[declared.kind](declared.name, declared.help, labels=declared.all_labels)
-
-
-def _accumulate_buckets(found: HistogramSnapshot) -> list[tuple[str, float]]:
-    bounds = [*(repr(bound) for bound in found.bounds), "+Inf"]
-    return list(zip(bounds, map(float, accumulate(found.counts)), strict=True))
+def _add_labels(first: LabelValues, value: SpoolMetricValue) -> dict[LabelValues, float | DurationHistogram]:
+    if isinstance(value, Mapping):
+        return {(*first, *labels): each for labels, each in value.items()}
+    return {} if value is None else {first: value}
