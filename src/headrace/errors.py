@@ -63,7 +63,11 @@ class CheckpointMismatch(HeadraceError):
     pipeline --help`."""
 
 
-class PipelineFenced(HeadraceError):
+class LeaseFenced(HeadraceError):
+    """Another process holds the lease. Nothing was written."""
+
+
+class PipelineFenced(LeaseFenced):
     """Another pipeline reads these streams. Events that were not yet in this pipeline's spool were not counted by
     it."""
 
@@ -176,7 +180,7 @@ class ColdFull(HeadraceError):
     """The queue has reached its cap in PostgreSQL (cold.max_items, cold.max_bytes)."""
 
 
-class MoverFenced(HeadraceError):
+class MoverFenced(LeaseFenced):
     """Another mover has taken over this shard. Nothing was written."""
 
 

@@ -27,6 +27,7 @@ from headrace.pipeline.options import PipelineOptions
 from headrace.pipeline.sink import ShardMark, SpoolSink, StoredBatch
 from headrace.queue import keys
 from headrace.queue.client import SyncClient
+from headrace.runtime.lease import boot_clock_s
 from headrace.spool.options import SpoolOptions
 from headrace.spool.spool import Spool
 from headrace.valkey import streams
@@ -171,7 +172,8 @@ def test_a_lease_that_ended_in_a_pause_is_noticed(
     valkey.delete(LEASE_KEY)  # as releasing it does
     assert other.acquire()
     lease.ensure_held()  # recent enough that Valkey is not queried
-    monkeypatch.setattr(lease_module, "RENEW_S", -1)
+    now = boot_clock_s()
+    monkeypatch.setattr("headrace.runtime.lease.boot_clock_s", lambda: now + 3600.0)
     with pytest.raises(PipelineFenced):
         lease.ensure_held()
 
@@ -210,7 +212,7 @@ def test_housekeeping(valkey: Valkey, valkey_url: str, spool: Spool, tmp_path: P
         with pytest.raises(QueueUnavailable):
             away.resync_gaps()
 
-    PipelineLease(valkey, "me").release()
+    PipelineLease(valkey, "me").release()  # a holder is identified by its folder
     assert PipelineLease(valkey, "other").acquire()
     with pytest.raises(PipelineFenced):
         Housekeeping(valkey, PipelineLease(valkey, "me"), monitor, spool, options).run_due()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -98,10 +99,10 @@ def test_the_periodic_sweep_refills_although_every_request_is_lost(
 
 def test_the_pause_of_a_failing_snapshot_grows_and_varies(monkeypatch: pytest.MonkeyPatch) -> None:
     class Failing:
+        lease = SimpleNamespace(release=lambda: None)
+
         def run_once(self) -> None:
             raise RuntimeError("it fails")
-
-        def release_lease(self) -> None: ...
 
     service = SnapshotService(cast(Refresher, Failing()), cast(SnapshotSources, None))
     draws = iter([0.0, 0.999, 0.5] * 100)

@@ -217,12 +217,12 @@ def test_of_two_refreshers_one_works_until_it_leaves(valkey: Valkey, live: Snaps
     first, second = refresher(valkey, live), refresher(valkey, live)
     assert first.run_once() is not None
     assert second.run_once() is None
-    assert not second.renew_lease()
-    assert first.renew_lease()
+    assert not second.lease.renew()
+    assert first.lease.renew()
     assert store(valkey).read_status().version == 1
-    first.release_lease()
+    first.lease.release()
     assert second.run_once() is not None
-    assert not first.renew_lease()
+    assert not first.lease.renew()
 
 
 def overtaken(valkey: Valkey, live: SnapshotSources, meanwhile: Callable[[Refresher], object]) -> None:
@@ -239,7 +239,7 @@ def overtaken(valkey: Valkey, live: SnapshotSources, meanwhile: Callable[[Refres
 
 def test_a_late_writer_does_not_win(valkey: Valkey, live: SnapshotSources) -> None:
     refresher(valkey, live, owner="early").run_once()
-    store(valkey).release_lease("early")
+    store(valkey).create_lease("early").release()
     overtaken(valkey, live, lambda other: other.run_once())
     assert valkey.get(KEYS.current) == b"v3"
     told = scrape(reader(valkey))
@@ -252,7 +252,7 @@ def test_a_late_writer_does_not_win(valkey: Valkey, live: SnapshotSources) -> No
 
 
 def test_a_late_writer_does_not_win_against_one_that_has_only_begun(valkey: Valkey, live: SnapshotSources) -> None:
-    overtaken(valkey, live, lambda _: store(valkey).begin_refresh("late"))
+    overtaken(valkey, live, lambda _: store(valkey).create_lease("late").acquire())
     assert valkey.get(KEYS.current) is None
     assert scrape(reader(valkey))[SERVED] == {(): 0}
 

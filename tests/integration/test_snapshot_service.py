@@ -89,7 +89,7 @@ def test_a_service_that_stands_by_takes_over(valkey: Valkey, live: SnapshotSourc
     dead.run_once()
     with Running(SnapshotService(refresher(valkey, live, owner="alive", lock_ttl_s=0.3), live, FAST)):
         wait_until(lambda: version(valkey) >= 2, "the other took over")
-    assert not dead.renew_lease()
+    assert not dead.lease.renew()
 
 
 def test_a_long_refresh_keeps_its_lease(valkey: Valkey, live: SnapshotSources, monkeypatch: pytest.MonkeyPatch) -> None:

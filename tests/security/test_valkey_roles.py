@@ -317,10 +317,11 @@ def test_api_operates_queues(server: AclValkey) -> None:
         assert client.redrive(REF) == 0
         assert client.remove_dead(REF) == 0
         store = SnapshotStore(client.redis)
-        begun = store.begin_refresh("me")
-        assert store.renew_lease("me")
-        store.record_failure("me", begun.number, "a test")
-        store.release_lease("me")
+        lease = store.create_lease("me")
+        assert lease.acquire()
+        assert lease.renew()
+        store.record_failure("me", lease.claim.number, "a test")
+        lease.release()
         read_workers(client.redis)
     assert server.read_denials() == []
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from headrace.postgres import lease
+from headrace.errors import LeaseFenced
+from headrace.postgres.lease import PostgresLease
 
 
-class EvaluatorFenced(lease.LeaseFenced):
+class EvaluatorFenced(LeaseFenced):
     """Another process now evaluates alert rules. Nothing was written."""
 
 
-class EvaluatorLease(lease.PostgresLease):
+class EvaluatorLease(PostgresLease):
     name = "evaluator"
     fenced = EvaluatorFenced

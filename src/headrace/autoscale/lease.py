@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from headrace.postgres import lease
+from headrace.errors import LeaseFenced
+from headrace.postgres.lease import PostgresLease
 
 
-class AutoscalerFenced(lease.LeaseFenced):
+class AutoscalerFenced(LeaseFenced):
     """Another process now runs the autoscaler. Nothing was written or started."""
 
 
-class AutoscalerLease(lease.PostgresLease):
+class AutoscalerLease(PostgresLease):
     name = "autoscaler"
     fenced = AutoscalerFenced

@@ -57,8 +57,10 @@ from headrace.model.names import QueueRef, find_name_problem
 from headrace.postgres.connect import IDLE_IN_TRANSACTION_S, Connection
 from headrace.queue import keys
 from headrace.queue.scripts import ColdCounters, ColdRow, DeadFilter, PlacedRow, RefillResult, RefillState, Stubs
+from headrace.runtime.lease import HELD_ELSEWHERE, LeaseState
 from headrace.valkey.connect import ScriptError, find_node, translate_errors
 from headrace.valkey.durability import CopySafety, RefillAfter
+from headrace.valkey.lease import ValkeyLease
 from headrace.valkey.scripts import ScriptCall, run
 
 log = logging.getLogger(__name__)
@@ -135,6 +137,29 @@ class RefillBatch:
                 self.placed.append(row)
 
 
+class MoverLease(ValkeyLease):
+    """Lease of a shard. Its token is an argument of the scripts that move jobs, which refuse an older one."""
+
+    fenced = MoverFenced
+
+    def __init__(self, tiers: Tiers, shard: int, lease_s: float, holder: str) -> None:
+        super().__init__(tiers.valkey, keys.mover(shard), lease_s, holder)
+        self._stubs = tiers.stubs
+        self._shard = shard
+
+    def _request(self) -> LeaseState:
+        token = run(self._client, self._stubs.elect(self._shard, self.holder, self._lease_ms))
+        return LeaseState(token) if token else HELD_ELSEWHERE
+
+    def _release(self) -> None:
+        if self.token is not None:
+            run(self._client, self._stubs.elect(self._shard, self.holder, 1))
+
+    def _log_change(self) -> None:
+        if self.token is not None:
+            log.info("became mover of shard %d", self._shard, extra={"action": "elected"})
+
+
 class Mover:
     """Mover of `shards` (None: all). With several shards, each runs in its own thread, see run_forever."""
 
@@ -155,7 +180,7 @@ class Mover:
         self._loss_detector = ValkeyLossDetector(tiers)
         self._shares = ShareRoundRunner(tiers)
         self._share_at = 0.0
-        self._tokens: dict[int, int] = {}  # fencing tokens of the shards that this mover leads
+        self._leases: dict[int, MoverLease] = {}  # by shard
         self._safety: dict[int, CopySafety] = {}
         self._placed: defaultdict[int, dict[QueueRef, PlacedRows]] = defaultdict(dict)  # by shard
         self._deferred: set[QueueRef] = set()  # queues to refill after placed rows are deleted
@@ -173,6 +198,11 @@ class Mover:
     @cached_property
     def _stubs(self) -> Stubs:
         return self._tiers.stubs  # may read from Valkey at first use, so not in the constructor
+
+    @property
+    def _tokens(self) -> dict[int, int]:
+        """Fencing tokens of the shards that this mover leads."""
+        return {shard: lease.token for shard, lease in list(self._leases.items()) if lease.token is not None}
 
     def run_forever(self, stop: Event) -> None:
         """Run until `stop` is set, each shard in a thread with its own connections, so that a shard whose server is
@@ -244,7 +274,7 @@ class Mover:
         if not self._tokens:
             time.sleep(min(1.0, self._options.lease_s / 3))
             return
-        for shard in list(self._tokens):
+        for shard in self._tokens:
             self._serve_shard(shard)
 
     def _serve_shard(self, shard: int) -> None:
@@ -293,26 +323,20 @@ class Mover:
             return
         self._renew_at = now + self._options.lease_s / 3
         for shard in self._list_shards():
-            token = run(self._tiers.valkey, self._stubs.elect(shard, self.name, int(self._options.lease_s * 1000)))
-            if token and self._tokens.get(shard) != token:
-                log.info("became mover of shard %d", shard, extra={"action": "elected"})
-                self._tokens[shard] = token
-                self._placed.pop(shard, None)  # another mover may have led in between; Valkey has the current rows
-            elif not token:
-                self._tokens.pop(shard, None)
-                self._placed.pop(shard, None)  # the next leader reads them from Valkey
+            if shard not in self._leases:
+                self._leases[shard] = MoverLease(self._tiers, shard, self._options.lease_s, self.name)
+            lease = self._leases[shard]
+            before = lease.token
+            if not lease.acquire() or lease.token != before:
+                self._placed.pop(shard, None)  # another mover leads or has led in between; Valkey has the current rows
         if not self._tokens:
             self.metrics.sweeps.record_standby(tuple(self._list_shards()))
 
     def resign(self) -> None:
         """Give up leadership, so that another mover can lead at once. Does not affect a mover that has already taken
         over."""
-        for shard in list(self._tokens):
-            try:
-                run(self._tiers.valkey, self._stubs.elect(shard, self.name, 1))
-            except QueueUnavailable:
-                pass  # the lease expires
-        self._tokens = {}
+        for lease in self._leases.values():
+            lease.release()
         self._placed.clear()
         self._shares.wait(STOP_S)
         for safety in self._safety.values():
@@ -321,7 +345,7 @@ class Mover:
 
     def _drop_leadership(self, shard: int) -> None:
         self.metrics.sweeps.record_superseded((shard,))
-        self._tokens.pop(shard, None)
+        self._leases[shard].mark_lost()
         self._placed.pop(shard, None)
         self._renew_at = 0.0
 
@@ -415,7 +439,7 @@ class Mover:
         sweep does not delay them."""
         if time.monotonic() < self._next_request_check_at:
             return
-        for shard in list(self._tokens):
+        for shard in self._tokens:
             with translate_errors():
                 requests: Any = self._tiers.valkey.zpopmin(keys.refill_requests(shard), REQUEST_PAGE)
             for ref in _parse_refs(part for part, _ in requests):

@@ -7,12 +7,9 @@ nothing.
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from uuid import uuid4
 
 from headrace.errors import HeadraceError
 from headrace.snapshot.exposition import RenderedFamily, render_family
@@ -49,7 +46,7 @@ class Refresher:
         owner: str | None = None,
         after: Callable[[str], None] = ignore_step,
     ) -> None:
-        self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+        self.lease = store.create_lease(owner)
         self._store = store
         self._sources = sources
         self._shadow = shadow
@@ -58,9 +55,9 @@ class Refresher:
     def run_once(self) -> RefreshResult | None:
         """Refresh the snapshot; None if another process holds the lease. Failures are recorded in Valkey and raised."""
         began = time.monotonic()
-        begun = self._store.begin_refresh(self.owner)
-        if not begun.number:
+        if not self.lease.acquire():
             return None
+        begun = self.lease.claim
         try:
             self._after("begun")
             meta = self._publish(begun, began)
@@ -72,15 +69,6 @@ class Refresher:
         if self._shadow:
             self._compare(meta)
         return RefreshResult(meta, time.monotonic() - began)
-
-    def renew_lease(self) -> bool:
-        return self._store.renew_lease(self.owner)
-
-    def release_lease(self) -> None:
-        try:
-            self._store.release_lease(self.owner)
-        except HeadraceError:
-            pass  # the lease expires by itself
 
     def _publish(self, begun: RefreshClaim, began: float) -> SnapshotMeta:
         reading = self._sources.read()
@@ -95,7 +83,7 @@ class Refresher:
             series_total=count_samples(reading.families),
             checksum=compute_checksum(data),
             bytes=len(data),
-            owner=self.owner,
+            owner=self.lease.holder,
             token=begun.number,
         )
         self._store.stage(meta, data)
@@ -115,7 +103,7 @@ class Refresher:
 
     def _record_failure(self, number: int, error: Exception) -> None:
         try:
-            self._store.record_failure(self.owner, number, str(error))
+            self._store.record_failure(self.lease.holder, number, str(error))
         except HeadraceError:
             log.debug("could not record the failure: Valkey does not answer", extra={"action": "note_failed"})
 

@@ -54,12 +54,12 @@ class SnapshotService:
         self, refresher: Refresher, sources: SnapshotSources, options: SnapshotServiceOptions | None = None
     ) -> None:
         self._refresher = refresher
+        self._lease = refresher.lease
         self._sources = sources
         self._options = options or SnapshotServiceOptions()
         self._failures = 0
         self._began: float | None = None  # start of the refresh in progress
-        self._leads = False
-        stats = LoopStats("snapshot", lambda: self._leads)
+        stats = LoopStats("snapshot", lambda: self._lease.is_held)
         self._loop = Loop(stats, self._refresh_now, ERROR_POLICY)
         self.metrics = ServiceMetrics([stats])
 
@@ -71,7 +71,7 @@ class SnapshotService:
                 while not stop.is_set():
                     stop.wait(self._compute_wait_s(self._refresh(), time.monotonic()))
         finally:
-            self._refresher.release_lease()
+            self._lease.release()
 
     def _validate(self) -> None:
         """Validate the families, also on standby, so that errors appear at start. A missing server is only logged."""
@@ -87,10 +87,9 @@ class SnapshotService:
             status = self._loop.run_once()
             if status == ERROR:
                 self._failures += 1
-                self._leads = False
-                self._refresher.release_lease()  # so that another process can try at once
+                self._lease.release()  # so that another process can try at once
             elif status == SUPERSEDED:
-                self._leads = False
+                self._lease.mark_lost()
             else:
                 self._failures = 0
         finally:
@@ -99,10 +98,6 @@ class SnapshotService:
 
     def _refresh_now(self) -> str:
         done = self._refresher.run_once()
-        if (done is not None) != self._leads:
-            self._leads = done is not None
-            text = "acquired the refresh lease" if self._leads else "another process holds the refresh lease"
-            log.info("%s", text, extra={"action": "lease"})
         if done is None:
             return STANDBY
         log.debug(
@@ -125,7 +120,6 @@ class SnapshotService:
             if began is not None and time.monotonic() - began > STUCK_LEASES * self._options.lock_ttl_s:
                 continue
             try:
-                if self._leads or began is not None:
-                    self._refresher.renew_lease()
+                self._lease.renew()
             except Exception as error:
                 log.warning("could not renew the lease: %s", error, extra={"action": "renew_failed"})

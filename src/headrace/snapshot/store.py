@@ -8,7 +8,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, cast
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, LeaseFenced
+from headrace.runtime.lease import LeaseState
 from headrace.snapshot.exposition import RenderedFamily
 from headrace.snapshot.keys import SnapshotKeys, parse_version
 from headrace.snapshot.payload import (
@@ -19,8 +20,8 @@ from headrace.snapshot.payload import (
     parse_meta,
     truncate_message,
 )
-from headrace.valkey import lease
 from headrace.valkey.connect import Valkey, translate_errors
+from headrace.valkey.lease import ValkeyLease
 from headrace.valkey.scripts import Script, ScriptCall, load_script, run
 
 SCRIPTS = ("begin_refresh", "stage", "switch", "record_failure", "read_status")
@@ -29,7 +30,7 @@ STAGED_S = 300.0
 """Lifetime of a staged version in seconds: longer than verification and switch take."""
 
 
-class SnapshotSuperseded(HeadraceError):
+class SnapshotSuperseded(LeaseFenced):
     """Another process started a newer snapshot. This one was not published."""
 
 
@@ -78,24 +79,31 @@ def script(name: str) -> Script:
     return load_script(files("headrace.snapshot") / "lua", name)
 
 
+class RefreshLease(ValkeyLease):
+    """Lease of the refresher. Acquiring it also claims a version, whose number fences: the version is not published if
+    a newer one was claimed."""
+
+    fenced = SnapshotSuperseded
+
+    def __init__(self, client: Valkey, keys: SnapshotKeys, lease_s: float, holder: str | None = None) -> None:
+        super().__init__(client, keys.lease, lease_s, holder)
+        self._keys = [keys.lease, keys.number, keys.current, keys.versions]
+        self.claim = RefreshClaim(0, 0.0, "")
+
+    def _request(self) -> LeaseState:
+        call = ScriptCall(script("begin_refresh"), self._keys, [self.holder, self._lease_ms], _parse_claim)
+        self.claim = run(self._client, call)
+        return LeaseState(token=0) if self.claim.number else LeaseState(other_holder=self.claim.holder)
+
+
 class SnapshotStore:
     def __init__(self, client: Valkey, options: SnapshotStoreOptions | None = None) -> None:
         self._client = client
         self._options = options or SnapshotStoreOptions()
         self._keys = SnapshotKeys(self._options.prefix)
 
-    def begin_refresh(self, owner: str) -> RefreshClaim:
-        keys = [self._keys.lease, self._keys.number, self._keys.current, self._keys.versions]
-        return run(
-            self._client,
-            ScriptCall(script("begin_refresh"), keys, [owner, int(self._options.lock_ttl_s * 1000)], _parse_claim),
-        )
-
-    def renew_lease(self, owner: str) -> bool:
-        return run(self._client, lease.renew_lease(self._keys.lease, owner, self._options.lock_ttl_s))
-
-    def release_lease(self, owner: str) -> None:
-        run(self._client, lease.release_lease(self._keys.lease, owner))
+    def create_lease(self, holder: str | None = None) -> RefreshLease:
+        return RefreshLease(self._client, self._keys, self._options.lock_ttl_s, holder)
 
     def stage(self, meta: SnapshotMeta, data: bytes) -> None:
         keys = [self._keys.data(meta.version), self._keys.meta(meta.version)]
