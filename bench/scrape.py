@@ -84,12 +84,14 @@ def declared(table: str) -> list[SqlFamily]:
     # Varied numbers, also with few rows: pages that compress better would be served faster.
     return [
         SqlFamily(
-            FamilyDescriptor("bench_deliveries", "Deliveries by endpoint.", labels),
+            FamilyDescriptor("bench_deliveries", "gauge", "Deliveries by endpoint.", labels),
             f"SELECT {names}, number + count(row.id) AS total {join.format(SERIES - AGES)} GROUP BY number",
             "total",
         ),
         SqlFamily(
-            FamilyDescriptor("bench_oldest_delivery_seconds", "How long the oldest waits.", labels, is_age=True),
+            FamilyDescriptor(
+                "bench_oldest_delivery_seconds", "gauge", "How long the oldest waits.", labels, is_age=True
+            ),
             f"SELECT {names}, {since} AS since {join.format(AGES)} GROUP BY number",
             "since",
         ),

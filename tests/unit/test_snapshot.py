@@ -57,9 +57,9 @@ from headrace.snapshot.queue_families import (
 from headrace.snapshot.sql_families import load_sql_families
 from tests.snapshots import load_families_from, parse_samples
 
-JOBS = FamilyDescriptor("shop_jobs", 'Jobs, "all" of them.\nReally \\ all.', ("org", "queue"))
-DONE = FamilyDescriptor("shop_done_total", "Done.", ("org", "queue"), COUNTER)
-AGE = FamilyDescriptor("shop_age_seconds", "Age.", ("org", "queue"), is_age=True)
+JOBS = FamilyDescriptor("shop_jobs", "gauge", 'Jobs, "all" of them.\nReally \\ all.', ("org", "queue"))
+DONE = FamilyDescriptor("shop_done_total", "counter", "Done.", ("org", "queue"))
+AGE = FamilyDescriptor("shop_age_seconds", "gauge", "Age.", ("org", "queue"), is_age=True)
 HARD = 'say "hi" \\n to\nC:\\new\t{a="b"} é🎈 # x'
 
 label = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)

@@ -9,6 +9,7 @@ from heapq import nsmallest
 from typing import TypeVar
 
 from headrace.errors import HeadraceError
+from headrace.runtime.metrics import MetricDeclaration
 
 T = TypeVar("T")
 
@@ -32,11 +33,7 @@ class InvalidSamples(HeadraceError):
 
 
 @dataclass(frozen=True)
-class FamilyDescriptor:
-    name: str  # of the samples, so counters end in _total
-    help: str
-    labels: tuple[str, ...] = ()
-    type: str = GAUGE
+class FamilyDescriptor(MetricDeclaration):
     is_age: bool = False  # values are Unix times in seconds, served as ages
 
 

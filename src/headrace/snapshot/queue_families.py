@@ -8,14 +8,13 @@ like a reset); their total over all queues is a separate family.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.model.histogram import Histogram, compute_percentile, merge_histograms
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.metrics_flag import ShardMetrics
 from headrace.queue.state import EnvLimits, QueueState
 from headrace.snapshot.families import (
-    COUNTER,
     OTHERS_LABEL,
     FamilyDescriptor,
     MetricSample,
@@ -30,62 +29,80 @@ PERCENTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 
 JOBS = FamilyDescriptor(
     "headrace_queue_jobs",
+    "gauge",
     "Jobs by state, in Valkey (warm) and PostgreSQL (cold); scheduled and dead jobs have the tier `both`.",
     ("state", "tier"),
 )
 OLDEST = FamilyDescriptor(
     "headrace_queue_oldest_job_age_seconds",
+    "gauge",
     "Seconds since the longest-waiting job became eligible; absent while nothing waits.",
     is_age=True,
 )
-BYTES = FamilyDescriptor("headrace_queue_bytes", "Payload bytes of waiting and running jobs.", ("tier",))
-LIMIT = FamilyDescriptor("headrace_queue_concurrency_limit", "Concurrency limit of the queue; absent without a limit.")
+BYTES = FamilyDescriptor("headrace_queue_bytes", "gauge", "Payload bytes of waiting and running jobs.", ("tier",))
+LIMIT = FamilyDescriptor(
+    "headrace_queue_concurrency_limit", "gauge", "Concurrency limit of the queue; absent without a limit."
+)
 PAUSED = FamilyDescriptor(
-    "headrace_queue_paused", "1 while the queue is paused; for the aggregated remainder, the number of paused queues."
+    "headrace_queue_paused",
+    "gauge",
+    "1 while the queue is paused; for the aggregated remainder, the number of paused queues.",
 )
 CLOSED = FamilyDescriptor(
-    "headrace_queue_closed", "1 while the queue is closed; for the aggregated remainder, the number of closed queues."
+    "headrace_queue_closed",
+    "gauge",
+    "1 while the queue is closed; for the aggregated remainder, the number of closed queues.",
 )
 COLD_MODE = FamilyDescriptor(
     "headrace_queue_cold_mode",
+    "gauge",
     "1 while new jobs are stored in PostgreSQL; for the aggregated remainder, the number of such queues.",
 )
 QUEUE_OPERATIONS = FamilyDescriptor(
-    "headrace_queue_operations_total", "Operations of queues with series of their own, by verb.", ("op",), COUNTER
+    "headrace_queue_operations_total", "counter", "Operations of queues with series of their own, by verb.", ("op",)
 )
 WAIT = FamilyDescriptor(
     "headrace_queue_recent_wait_seconds",
+    "gauge",
     "Wait of jobs started in the last 5 minutes; absent if none.",
     ("percentile",),
 )
 RUN = FamilyDescriptor(
     "headrace_queue_recent_run_seconds",
+    "gauge",
     "Run time of jobs that ended in the last 5 minutes; absent if none.",
     ("percentile",),
 )
 ENVIRONMENT_LIMIT = FamilyDescriptor(
     "headrace_environment_concurrency_limit",
+    "gauge",
     "Concurrency limit of the environment; absent without a limit.",
     ("org", "project", "env"),
 )
-OPERATIONS = FamilyDescriptor("headrace_operations_total", "Operations of all queues, by verb.", ("op",), COUNTER)
-QUEUES = FamilyDescriptor("headrace_queues", "Number of queues.")
+OPERATIONS = FamilyDescriptor("headrace_operations_total", "counter", "Operations of all queues, by verb.", ("op",))
+QUEUES = FamilyDescriptor("headrace_queues", "gauge", "Number of queues.")
 UNNAMED = FamilyDescriptor(
-    "headrace_queue_metrics_unnamed_queues", "Queues without series of their own, aggregated into one."
+    "headrace_queue_metrics_unnamed_queues", "gauge", "Queues without series of their own, aggregated into one."
 )
 STREAM = FamilyDescriptor(
-    "headrace_metric_stream_entries", "Metric events in Valkey, whether the pipeline has read them or not.", ("shard",)
+    "headrace_metric_stream_entries",
+    "gauge",
+    "Metric events in Valkey, whether the pipeline has read them or not.",
+    ("shard",),
 )
 EVENTS = FamilyDescriptor(
     "headrace_metric_events_total",
+    "counter",
     "Metric events, including those not written while metrics were disabled.",
     ("shard",),
-    COUNTER,
 )
-WATERMARK = FamilyDescriptor("headrace_history_watermark_timestamp_seconds", "Time up to which history is complete.")
-LAG = FamilyDescriptor("headrace_history_lag_seconds", "History lag.", is_age=True)
+WATERMARK = FamilyDescriptor(
+    "headrace_history_watermark_timestamp_seconds", "gauge", "Time up to which history is complete."
+)
+LAG = FamilyDescriptor("headrace_history_lag_seconds", "gauge", "History lag.", is_age=True)
 SOURCES = FamilyDescriptor(
     "headrace_queue_metrics_source_up",
+    "gauge",
     "1 if the source was read for this snapshot, 0 if its families are omitted.",
     ("source",),
 )
@@ -142,11 +159,7 @@ def build_queue_families(live: QueueMetricsInput, naming: TenantLabelPolicy) -> 
     def family(
         described: FamilyDescriptor, values: Callable[[Sequence[QueueState]], Iterable[LabeledValue]]
     ) -> SnapshotFamily:
-        result = SnapshotFamily(
-            FamilyDescriptor(
-                described.name, described.help, tenant + described.labels, described.type, described.is_age
-            )
-        )
+        result = SnapshotFamily(replace(described, labels=tenant + described.labels))
         for labels, states in groups:
             for value in values(states):
                 result.add(value.number, *labels, *value.labels)

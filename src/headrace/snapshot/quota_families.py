@@ -13,7 +13,7 @@ from headrace.model.quotas import DEFAULT_TENANT, Quota, QuotaValues, TenantRef
 from headrace.postgres.connect import connect, translate_errors
 from headrace.queue.quotas import WarmUsage, read_warm_usage
 from headrace.queue.state import QueueState
-from headrace.snapshot.families import COUNTER, FamilyDescriptor, SnapshotFamily
+from headrace.snapshot.families import FamilyDescriptor, SnapshotFamily
 from headrace.snapshot.queries import QUERIES
 from headrace.valkey.connect import Valkey
 
@@ -22,13 +22,14 @@ RATES = (Quota.ENQUEUE_RATE, Quota.ENQUEUE_BURST)
 
 LIMIT = FamilyDescriptor(
     "headrace_quota_limit",
+    "gauge",
     "Quota in force: for an environment, the lower of its quota and its share of those of its project and "
     "organisation; with an empty env, the quota of a project or organisation.",
     LABELS,
 )
-USED = FamilyDescriptor("headrace_quota_used", "Current use of the quota; absent for rates.", LABELS)
+USED = FamilyDescriptor("headrace_quota_used", "gauge", "Current use of the quota; absent for rates.", LABELS)
 REFUSED = FamilyDescriptor(
-    "headrace_quota_refused_total", "Requests of an environment refused by a quota.", LABELS, COUNTER
+    "headrace_quota_refused_total", "counter", "Requests of an environment refused by a quota.", LABELS
 )
 QUOTA_FAMILIES = (LIMIT, USED, REFUSED)
 

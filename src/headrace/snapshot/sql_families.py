@@ -109,7 +109,7 @@ def _parse_family(table: dict[str, Any], where: str, preset: str | None) -> SqlF
     column = _require(table, "oldest" if aged else "value", where, _as_text)
     rank = table.get("rank", column if aged else None)
     labels = tuple(_require({"labels": [], **table}, "labels", where, _as_texts))
-    described = FamilyDescriptor(name, _require(table, "help", where, _as_text), labels, kind, aged)
+    described = FamilyDescriptor(name, kind, _require(table, "help", where, _as_text), labels, is_age=aged)
     if problem := _find_name_problem(described, table.get("keep_name") is True, preset):
         raise _invalid_family(where, problem)
     if problem := _find_label_problem(labels, column):

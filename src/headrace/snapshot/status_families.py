@@ -5,40 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from headrace.snapshot.families import COUNTER, FamilyDescriptor, MetricSample, SnapshotFamily
+from headrace.snapshot.families import FamilyDescriptor, MetricSample, SnapshotFamily
 from headrace.snapshot.payload import SnapshotMeta
 from headrace.snapshot.store import RefreshStats
 
-AGE = FamilyDescriptor("headrace_queue_metrics_snapshot_age_seconds", "Age of the served snapshot.")
-DURATION = FamilyDescriptor("headrace_queue_metrics_refresh_duration_seconds", "Duration of the last refresh.")
+AGE = FamilyDescriptor("headrace_queue_metrics_snapshot_age_seconds", "gauge", "Age of the served snapshot.")
+DURATION = FamilyDescriptor("headrace_queue_metrics_refresh_duration_seconds", "gauge", "Duration of the last refresh.")
 REFRESHES = FamilyDescriptor(
     "headrace_queue_metrics_refresh_total",
+    "counter",
     "Refreshes by outcome: published (ok), failed (error), or overtaken by a newer one (superseded).",
     ("status",),
-    COUNTER,
 )
 LAST_SUCCESS = FamilyDescriptor(
-    "headrace_queue_metrics_snapshot_last_success_timestamp_seconds", "Time of the last published snapshot."
+    "headrace_queue_metrics_snapshot_last_success_timestamp_seconds", "gauge", "Time of the last published snapshot."
 )
 LAST_FAILURE = FamilyDescriptor(
     "headrace_queue_metrics_snapshot_last_failure_timestamp_seconds",
+    "gauge",
     "Time of the last failed refresh; absent if none failed.",
 )
-VERSION = FamilyDescriptor("headrace_queue_metrics_snapshot_version", "Version of the served snapshot.")
-SERIES = FamilyDescriptor("headrace_queue_metrics_snapshot_series", "Series in the served snapshot.")
+VERSION = FamilyDescriptor("headrace_queue_metrics_snapshot_version", "gauge", "Version of the served snapshot.")
+SERIES = FamilyDescriptor("headrace_queue_metrics_snapshot_series", "gauge", "Series in the served snapshot.")
 ROWS = FamilyDescriptor(
-    "headrace_queue_metrics_snapshot_rows", "Rows and queues that the served snapshot was built from."
+    "headrace_queue_metrics_snapshot_rows", "gauge", "Rows and queues that the served snapshot was built from."
 )
-SIZE = FamilyDescriptor("headrace_queue_metrics_snapshot_bytes", "Size of the served snapshot in Valkey.")
-SERVED = FamilyDescriptor("headrace_queue_metrics_snapshot_served", "1 while the snapshot is served.")
+SIZE = FamilyDescriptor("headrace_queue_metrics_snapshot_bytes", "gauge", "Size of the served snapshot in Valkey.")
+SERVED = FamilyDescriptor("headrace_queue_metrics_snapshot_served", "gauge", "1 while the snapshot is served.")
 TROUBLE = FamilyDescriptor(
     "headrace_queue_metrics_snapshot_trouble",
+    "gauge",
     "1 per active problem: stale, missing (never created), unreachable (Valkey), damaged (newest version unreadable), "
     "shadow (compared only, not served).",
     ("reason",),
 )
 PARITY = FamilyDescriptor(
     "headrace_queue_metrics_shadow_series",
+    "gauge",
     "Shadow mode: series of the newest snapshot compared with the servers, by result.",
     ("result",),
 )

@@ -12,23 +12,23 @@ from headrace.valkey.connect import Valkey
 
 LABELS = ("stream", "group")
 
-KNOWN = FamilyDescriptor("headrace_stream_depth_known", "1 if the group's depth is known.", LABELS)
+KNOWN = FamilyDescriptor("headrace_stream_depth_known", "gauge", "1 if the group's depth is known.", LABELS)
 UNDELIVERED = FamilyDescriptor(
-    "headrace_stream_undelivered_entries",
-    "Entries not yet delivered to the group; absent if unknown.",
-    LABELS,
+    "headrace_stream_undelivered_entries", "gauge", "Entries not yet delivered to the group; absent if unknown.", LABELS
 )
 PENDING = FamilyDescriptor(
-    "headrace_stream_pending_entries", "Entries delivered to the group and not acknowledged.", LABELS
+    "headrace_stream_pending_entries", "gauge", "Entries delivered to the group and not acknowledged.", LABELS
 )
 OLDEST_UNDELIVERED = FamilyDescriptor(
     "headrace_stream_oldest_undelivered_age_seconds",
+    "gauge",
     "Age of the oldest undelivered entry; absent if there is none.",
     LABELS,
     is_age=True,
 )
 OLDEST_PENDING = FamilyDescriptor(
     "headrace_stream_oldest_pending_age_seconds",
+    "gauge",
     "Age of the oldest pending entry; absent if there is none.",
     LABELS,
     is_age=True,
