@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
+from headrace.spool.files import Files
+
 PIECE = 64
 
 
@@ -53,8 +55,8 @@ def apply_names(names: dict[str, Inode], change: dict[str, Inode | None]) -> Non
             names[name] = inode
 
 
-class CrashFiles:
-    """Implements `headrace.spool.files.Files` in memory."""
+class CrashFiles(Files):
+    """Files in memory."""
 
     def __init__(self) -> None:
         self.folders: dict[Path, Folder] = {}

@@ -11,11 +11,11 @@ import pytest
 
 from headrace.errors import SpoolDiskFull, SpoolError, SpoolWriteFailed
 from headrace.spool.failover import DRAIN_RECORDS, Failover
-from headrace.spool.files import SystemFiles
+from headrace.spool.files import Files
 from headrace.spool.spool import Spool, SpoolOptions
 
 
-class BadDisk(SystemFiles):
+class BadDisk(Files):
     """`Files` whose writes fail with this error, if one is set."""
 
     error: int | None = None

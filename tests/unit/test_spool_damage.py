@@ -11,7 +11,7 @@ import google_crc32c
 import pytest
 
 from headrace.errors import SpoolFormatError
-from headrace.spool.files import Files, SystemFiles, read_all
+from headrace.spool.files import Files, read_all
 from headrace.spool.inventory import SegmentInventory, scan_directory
 from headrace.spool.journal import NoteKind, encode_note
 from headrace.spool.meta import write_meta
@@ -229,7 +229,7 @@ def test_a_stale_hint_is_ignored_and_a_newer_one_only_skips_numbers(
     copy: Callable[[], Path], hint: int, expected: int
 ) -> None:
     path = copy()
-    write_meta(SystemFiles(), path, {"next_sequence": hint})
+    write_meta(Files(), path, {"next_sequence": hint})
     with reopened(path) as spool:
         assert spool.put(b"new") == expected
         assert spool.stats().corrupt == 0
@@ -285,7 +285,7 @@ def test_a_middle_segment_of_garbage_is_counted_once_and_kept(tmp_path: Path) ->
     segments[1].write_bytes(garbage)
     with reopened(path) as spool:
         assert (spool.stats().corrupt, spool.stats().size) == (2, 7)
-    assert read_kept(list_quarantine(path)[0].path, SystemFiles()) == garbage
+    assert read_kept(list_quarantine(path)[0].path, Files()) == garbage
     with reopened(path) as spool:
         assert (spool.stats().corrupt, spool.stats().size) == (0, 7)
 

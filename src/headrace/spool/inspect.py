@@ -9,7 +9,7 @@ from typing import Literal
 
 from headrace.errors import SpoolError
 from headrace.spool.directory_lock import is_locked, read_holder
-from headrace.spool.files import Files, SystemFiles
+from headrace.spool.files import Files
 from headrace.spool.inventory import ProgressCallback, SegmentInventory, collect_marks, scan_directory
 from headrace.spool.record import HEADER_BYTES, Pairs, decode_record_header
 from headrace.spool.retained_files import DEAD, QUARANTINE, RetainedFile, list_retained_files
@@ -58,7 +58,7 @@ class Inspection:
 def inspect_spool(path: Path, *, files: Files | None = None, progress: ProgressCallback | None = None) -> Inspection:
     """Read all segments and journals of a spool. Takes some seconds per gigabyte, hence `progress`. Raises SpoolError
     if there is no spool."""
-    files = files or SystemFiles()
+    files = files or Files()
     path = path.absolute()
     if not path.is_dir() and not files.names(path):
         raise SpoolError(f"There is no spool at {path}.")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headrace.spool.files import Files, SystemFiles, read_all, write_atomically
+from headrace.spool.files import Files, read_all, write_atomically
 
 QUARANTINE = "quarantine"
 DEAD = "dead"
@@ -54,7 +54,7 @@ def measure_retained_files(files: Files, folder: Path) -> RetainedSize:
 
 
 def list_retained_files(folder: Path, files: Files | None = None) -> list[RetainedFile]:
-    files = files or SystemFiles()
+    files = files or Files()
     names = sorted(name for name in files.names(folder) if name.endswith(SUFFIX))
     return [_read(folder / name, read_all(files, folder / name)) for name in names]
 

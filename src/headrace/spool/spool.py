@@ -21,7 +21,7 @@ from types import TracebackType
 from headrace.errors import SpoolClosed
 from headrace.spool.admission import DROPPED, Admission
 from headrace.spool.directory_lock import take_lock
-from headrace.spool.files import Files, SystemFiles, to_spool_error
+from headrace.spool.files import Files, to_spool_error
 from headrace.spool.inspect import Inspection, SpoolFinding, inspect_spool, list_dead, list_quarantine, verify_spool
 from headrace.spool.inventory import ProgressCallback
 from headrace.spool.journal import NoteKind
@@ -91,7 +91,7 @@ class Spool:
         """
         if options.type == "memory" or options.path is None:
             return cls(options, RecoveryResult(), None, None)
-        files = files or SystemFiles()
+        files = files or Files()
         folder = options.path.absolute()
         try:
             files.make_directory(folder)
