@@ -6,6 +6,7 @@ Takes `now`; reads no clock. Not thread-safe.
 
 from __future__ import annotations
 
+import math
 from heapq import heapify, heappop, heappush
 
 OrderKey = tuple[int, int]
@@ -67,11 +68,7 @@ class RequeuedRecords:
 
     def end_delays(self) -> None:
         """Make all delayed records ready now."""
-        for due, place, sequence in self._delayed:
-            if self._due.get(sequence) == due:
-                self._due[sequence] = 0.0
-                heappush(self._ready, (place, sequence))
-        self._delayed.clear()
+        self.next_ready(math.inf)
 
     def count_delayed(self, now: float) -> int:
         return sum(due > now for due in self._due.values())
