@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import TracebackType
 
 
 class BreakerState(StrEnum):
@@ -54,19 +53,14 @@ class Breaker:
         self._enabled = enabled
         self._clock = clock
         self._on_change = on_change
+        self.state = BreakerState.CLOSED
         self._lock = threading.Lock()
-        self._state = BreakerState.CLOSED
         self._generation = 0  # of the current state; a permit keeps the one it was issued in
         self._failures = 0
         self._reopens_at = 0.0
         self._probe: Permit | None = None
         self._rejected = 0
         self._transitions: Counter[tuple[BreakerState, BreakerState]] = Counter()
-
-    @property
-    def state(self) -> BreakerState:
-        with self._lock:
-            return self._state
 
     def can_permit(self) -> bool:
         """Return True if `permit` would succeed now. Has no side effect, so it can be checked before a record is
@@ -85,10 +79,10 @@ class Breaker:
             if not self._would_permit():
                 self._rejected += 1
                 return None
-            before = self._state
+            before = self.state
             if before is BreakerState.OPEN:
                 self._enter_state(BreakerState.HALF_OPEN)
-            permit = Permit(self, self._generation, is_probe=self._state is BreakerState.HALF_OPEN)
+            permit = Permit(self, self._generation, is_probe=self.state is BreakerState.HALF_OPEN)
             if permit.is_probe:
                 self._probe = permit
         if before is BreakerState.OPEN:
@@ -97,10 +91,10 @@ class Breaker:
 
     def stats(self) -> BreakerStats:
         with self._lock:
-            return BreakerStats(self._state, self._failures, self._rejected, dict(self._transitions))
+            return BreakerStats(self.state, self._failures, self._rejected, dict(self._transitions))
 
     def _would_permit(self) -> bool:
-        match self._state:
+        match self.state:
             case BreakerState.CLOSED:
                 return True
             case BreakerState.OPEN:
@@ -114,30 +108,28 @@ class Breaker:
         with self._lock:
             if self._probe is permit:
                 self._probe = None
-            if generation != self._generation or not self._enabled:
+            if verdict is None or generation != self._generation or not self._enabled:
                 return
-            before = self._state
+            before = self.state
             self._apply_verdict(verdict)
-            after = self._state
+            after = self.state
         if after is not before:
             self._on_change(before, after)
 
-    def _apply_verdict(self, verdict: bool | None) -> None:
-        if verdict is None:
-            return
+    def _apply_verdict(self, verdict: bool) -> None:
         if verdict:
             self._failures = 0
-            if self._state is BreakerState.HALF_OPEN:
+            if self.state is BreakerState.HALF_OPEN:
                 self._enter_state(BreakerState.CLOSED)
             return
         self._failures += 1
-        if self._state is BreakerState.HALF_OPEN or self._failures >= self._threshold:
+        if self.state is BreakerState.HALF_OPEN or self._failures >= self._threshold:
             self._reopens_at = self._clock() + self._reset_s
             self._enter_state(BreakerState.OPEN)
 
     def _enter_state(self, state: BreakerState) -> None:
-        self._transitions[self._state, state] += 1
-        self._state = state
+        self._transitions[self.state, state] += 1
+        self.state = state
         self._generation += 1
         if state is BreakerState.CLOSED:
             self._failures = 0
@@ -163,9 +155,7 @@ class Permit:
     def __enter__(self) -> Permit:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._finish(None)
 
     def _finish(self, verdict: bool | None) -> None:

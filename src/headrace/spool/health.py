@@ -13,25 +13,19 @@ UNHEALTHY_AFTER = 3
 
 class DestinationHealth:
     def __init__(self) -> None:
+        self.failures_in_a_row = 0
         self._lock = threading.Lock()
-        self._in_a_row = 0
         self._failed_rounds = 0
         self._failed_at = float("-inf")
 
     @property
     def healthy(self) -> bool:
-        with self._lock:
-            return self._in_a_row < UNHEALTHY_AFTER
-
-    @property
-    def failures_in_a_row(self) -> int:
-        with self._lock:
-            return self._in_a_row
+        return self.failures_in_a_row < UNHEALTHY_AFTER
 
     def record_failure(self, began_at: float, now: float) -> int:
         """Record a failure. Return the number of consecutive failed rounds, including this one."""
         with self._lock:
-            self._in_a_row += 1
+            self.failures_in_a_row += 1
             if began_at >= self._failed_at:
                 self._failed_rounds += 1
                 self._failed_at = now
@@ -40,6 +34,6 @@ class DestinationHealth:
     def record_success(self) -> bool:
         """Record a success. Return True if the destination was unhealthy before."""
         with self._lock:
-            was_unhealthy = self._in_a_row >= UNHEALTHY_AFTER
-            self._in_a_row = self._failed_rounds = 0
+            was_unhealthy = self.failures_in_a_row >= UNHEALTHY_AFTER
+            self.failures_in_a_row = self._failed_rounds = 0
             return was_unhealthy
