@@ -136,7 +136,7 @@ class TestOptions:
         assert build_spool_options(settings).max_bytes == read_memory_limit() // 10
         assert build_exporter_options(settings, clickhouse=True).workers % 2 == 0
         assert build_exporter_options(settings, clickhouse=True).bounds.maximum % 4 == 0
-        assert build_send_limit(settings).try_begin()
+        assert build_send_limit(settings).acquire(blocking=False)
 
     def test_clickhouse_is_tried_again_sooner(self) -> None:
         settings = load_settings({}, {}, None).settings

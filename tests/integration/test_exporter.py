@@ -21,7 +21,6 @@ from headrace.spool.breaker import BreakerState
 from headrace.spool.destination import Destination, RetryableSendError, SendBatch
 from headrace.spool.exporter import Exporter, ExporterOptions
 from headrace.spool.file_destination import FileDestination
-from headrace.spool.flow_control import SendLimit
 from headrace.spool.record import SpoolRecord
 from headrace.spool.spool import Spool, SpoolOptions, list_dead
 from tests.conftest import wait_until
@@ -475,7 +474,9 @@ class TestLimits:
         server.gate.clear()
         put(spool, *numbered(20))
         options = replace(QUICK, workers=8, preparers=2, channel_size=16, max_concurrent_sends=3)
-        with exporting(spool, HttpDestination(server.port), options, shared=SendLimit(100)) as exporter:
+        with exporting(
+            spool, HttpDestination(server.port), options, shared=threading.BoundedSemaphore(100)
+        ) as exporter:
             wait_until(lambda: exporter.stats().sending == 3, "three sends")
             wait_until(lambda: server.at_once == 3, "and three requests")
             server.gate.set()
@@ -484,7 +485,7 @@ class TestLimits:
 
     def test_and_for_all_exporters_together(self, tmp_path: Path, server: ScriptedServer) -> None:
         server.gate.clear()
-        shared = SendLimit(2)
+        shared = threading.BoundedSemaphore(2)
         quick = replace(QUICK, workers=4)
         spools = [Spool.open(SpoolOptions(path=tmp_path / name, sync="os")) for name in "ab"]
         with spools[0], spools[1]:

@@ -22,7 +22,7 @@ from headrace.spool.destination import (
 from headrace.spool.exporter import ExporterOptions
 from headrace.spool.health import DestinationHealth
 from headrace.spool.http_errors import error_for_status, parse_retry_after
-from headrace.spool.outcomes import EarlierAttempts, UnknownOutcomes
+from headrace.spool.outcomes import UnknownOutcomes
 
 DEFAULT_BACKOFF = ExporterOptions().backoff
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -235,12 +235,12 @@ class TestUnknownOutcomes:
         assert outcomes.reserve(3, 100)
 
     def test_what_was_tried_before_and_not_by_us_is_inherited(self) -> None:
-        inheritance = EarlierAttempts()
-        assert inheritance.includes(1)
-        inheritance.exclude(1)
-        assert not inheritance.includes(1), "this process knows how it went"
-        inheritance.remove(1)
-        assert inheritance.includes(1)
+        outcomes = UnknownOutcomes(40)
+        assert not outcomes.was_tried(1)
+        outcomes.record_attempt(1)
+        assert outcomes.was_tried(1), "this process knows how it went"
+        outcomes.resolve(1)
+        assert not outcomes.was_tried(1)
 
 
 class TestHealth:

@@ -6,6 +6,7 @@ Zeros are replaced by numbers derived from the CPU cores, and percentages by byt
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import cast
 
@@ -13,7 +14,6 @@ from headrace.runtime.backoff import Backoff
 from headrace.settings import Settings
 from headrace.spool.adaptive import WorkerBounds
 from headrace.spool.exporter import ExporterOptions
-from headrace.spool.flow_control import SendLimit
 from headrace.spool.options import FullBehavior, SpoolOptions, SyncPolicy
 
 # Memory limit of a container: control groups version 2 and 1.
@@ -74,8 +74,8 @@ def build_backoff(settings: Settings, *, clickhouse: bool) -> Backoff:
     return Backoff(first, chosen.backoff_multiplier if chosen.backoff else 1.0, longest)
 
 
-def build_send_limit(settings: Settings) -> SendLimit:
-    return SendLimit(settings.spool.global_send_limit or 8 * (os.cpu_count() or 1))
+def build_send_limit(settings: Settings) -> threading.BoundedSemaphore:
+    return threading.BoundedSemaphore(settings.spool.global_send_limit or 8 * (os.cpu_count() or 1))
 
 
 def read_memory_limit() -> int:

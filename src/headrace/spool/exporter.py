@@ -39,9 +39,9 @@ from headrace.spool.destination import (
     TooLargeSendError,
 )
 from headrace.spool.export_stats import ExportCounters, ExporterStats
-from headrace.spool.flow_control import IDLE_S, TICK_S, FlowControl, FlowControlLimits, PreparedRecord, SendLimit
+from headrace.spool.flow_control import IDLE_S, TICK_S, FlowControl, FlowControlLimits, PreparedRecord
 from headrace.spool.health import UNHEALTHY_AFTER, DestinationHealth
-from headrace.spool.outcomes import EarlierAttempts, UnknownOutcomes
+from headrace.spool.outcomes import UnknownOutcomes
 from headrace.spool.record import SpoolRecord
 from headrace.spool.spool import Spool
 
@@ -82,7 +82,7 @@ class Exporter:
         spool: Spool,
         destination: Destination,
         options: ExporterOptions,
-        shared: SendLimit | None = None,
+        shared: threading.Semaphore | None = None,  # limits the sends of all exporters of the process
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
     ) -> None:
@@ -103,7 +103,7 @@ class Exporter:
             options.channel_size,
             min(options.workers, options.senders),
             options.max_concurrent_sends,
-            shared or SendLimit(options.max_concurrent_sends),
+            shared or threading.BoundedSemaphore(options.max_concurrent_sends),
         )
         self._flow = FlowControl(self._breaker, self._outcomes, limits, clock)
         self._health = DestinationHealth()
@@ -111,7 +111,6 @@ class Exporter:
         self._counters = ExportCounters()
         self._arrivals = CounterRate()
         self._burst = False
-        self._earlier_attempts = EarlierAttempts()
         self._threads: list[threading.Thread] = []
         self._stopped = threading.Event()
         self._abandoned = False
@@ -197,7 +196,7 @@ class Exporter:
         if not self._flow.can_prepare():
             self._spool.release(record.id)
             return False
-        if record.attempts and self._earlier_attempts.includes(record.id):
+        if record.attempts and not self._outcomes.was_tried(record.id):
             self._outcomes.mark_possibly_sent(record.id)
         with self._counters.track_active("preparers_active"):
             item = self._prepare(record)
@@ -220,7 +219,7 @@ class Exporter:
         """Stop tracking records that the spool no longer holds, then wait one tick for the other unknown outcomes."""
         for record_id in self._outcomes.unknown_ids():
             if not self._spool.is_unfinished(record_id):
-                self._stop_tracking(record_id)
+                self._outcomes.resolve(record_id)
         self._stopped.wait(TICK_S)
 
     def _prepare(self, record: SpoolRecord) -> PreparedRecord | None:
@@ -397,17 +396,17 @@ class Exporter:
             self._recall_prepared()
 
     def _nack(self, record: SpoolRecord, delay_s: float, reason: str) -> None:
-        self._earlier_attempts.exclude(record.id)
+        self._outcomes.record_attempt(record.id)
         self._spool.nack(record.id, delay=delay_s, reason=reason)
         self._counters.add("retries")
         if not self._spool.is_unfinished(record.id):
-            self._stop_tracking(record.id)  # the last attempt was used up
+            self._outcomes.resolve(record.id)  # the last attempt was used up
 
     def _finish(self, record: SpoolRecord, end: Callable[[int], object]) -> None:
         """Remove the record from the spool by calling `end` (ack, reject or replace), then stop tracking its
         outcome."""
         end(record.id)
-        self._stop_tracking(record.id)
+        self._outcomes.resolve(record.id)
 
     def _rescue(self, record: SpoolRecord, what: str) -> None:
         """Nack a record after an internal error (a disk failure or a bug), so that it does not stay leased."""
@@ -421,10 +420,6 @@ class Exporter:
                 self._recall_prepared()
         except SpoolError:
             pass  # the record was finished already, or the spool is closed
-
-    def _stop_tracking(self, record_id: int) -> None:
-        self._outcomes.resolve(record_id)
-        self._earlier_attempts.remove(record_id)
 
     # --- adapting --------------------------------------------------------------------------------
 

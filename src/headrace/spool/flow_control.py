@@ -9,7 +9,7 @@ A preparer waits for a slot *before* it leases a record, so that no record is le
   leased and had to go back, records are leased one at a time.
 
 A sender is checked again before it sends, because conditions may have changed: at most `max_sends` sends of this
-exporter are in progress, and as many of all exporters of the process as `SendLimit` allows. Senders beyond `workers`
+exporter are in progress, and as many of all exporters of the process as `shared` allows. Senders beyond `workers`
 get no records, which is how the pool grows and shrinks. Waits that end by time are short and repeated, because the
 clock is the one of the breaker.
 """
@@ -30,25 +30,12 @@ TICK_S = 0.05  # interval of waits that end by time
 IDLE_S = 0.2  # interval of waits that end by notification
 
 
-class SendLimit:
-    """Limit of sends in progress in the whole process; shared by its exporters."""
-
-    def __init__(self, most: int) -> None:
-        self._free = threading.BoundedSemaphore(most)
-
-    def try_begin(self) -> bool:
-        return self._free.acquire(blocking=False)
-
-    def end(self) -> None:
-        self._free.release()
-
-
 @dataclass(frozen=True)
 class FlowControlLimits:
     channel_size: int
     workers: int
     max_sends: int
-    shared: SendLimit
+    shared: threading.Semaphore  # of all exporters of the process
 
 
 @dataclass(frozen=True)
@@ -66,14 +53,14 @@ class FlowControl:
         self._outcomes = outcomes
         self._limits = limits
         self._clock = clock
+        self.sending = 0
+        self.workers = limits.workers
+        self.stopping = False
+        self.recalls = 0
         self._changed = threading.Condition()
         self._channel: deque[PreparedRecord] = deque()
         self._reserved_slots = 0
-        self._sending = 0
-        self._workers = limits.workers
         self._paused_until = float("-inf")
-        self._stopping = False
-        self._recalls = 0
         self._is_throttled = False  # the last leased record had to go back
 
     # --- for preparers ---------------------------------------------------------------------------
@@ -82,7 +69,7 @@ class FlowControl:
         """Wait until a record may be leased, and reserve a slot for it. Return False when stopping."""
         turned_away = False
         with self._changed:
-            while not self._stopping:
+            while not self.stopping:
                 if self._can_lease():
                     self._reserved_slots += 1
                     return True
@@ -96,7 +83,7 @@ class FlowControl:
         """Return True if a record that was just leased may be prepared. Checked after leasing, because the wait for a
         record may have been long."""
         with self._changed:
-            return not self._stopping and not self._is_paused() and self._breaker.can_permit()
+            return not self.stopping and not self._is_paused() and self._breaker.can_permit()
 
     def release_slot(self) -> None:
         """Release a slot that is not needed: there was no record, or it went back."""
@@ -110,16 +97,11 @@ class FlowControl:
         with self._changed:
             self._is_throttled = True
 
-    @property
-    def recalls(self) -> int:
-        with self._changed:
-            return self._recalls
-
     def submit(self, item: PreparedRecord, recalls: int) -> bool:
         """Pass a prepared record to the senders. Return False if there was a recall since `recalls` was read, before
         leasing."""
         with self._changed:
-            if recalls != self._recalls:
+            if recalls != self.recalls:
                 return False
             self._channel.append(item)
             self._is_throttled = False
@@ -131,8 +113,8 @@ class FlowControl:
     def next_prepared(self, number: int) -> PreparedRecord | None:
         """Wait for a prepared record for sender `number`; None when stopping."""
         with self._changed:
-            while not self._stopping:
-                if self._channel and number < self._workers:
+            while not self.stopping:
+                if self._channel and number < self.workers:
                     return self._channel.popleft()
                 self._changed.wait(IDLE_S)
             return None
@@ -141,10 +123,10 @@ class FlowControl:
         """Wait until a record may be sent, and return the permit; None when stopping. Frees the record's slot. Call
         `finish_send` when the send is over, whatever its result."""
         with self._changed:
-            while not self._stopping:
+            while not self.stopping:
                 if permit := self._try_get_permit():
                     self._reserved_slots -= 1
-                    self._sending += 1
+                    self.sending += 1
                     self._changed.notify_all()
                     return permit
                 self._changed.wait(TICK_S)
@@ -152,14 +134,9 @@ class FlowControl:
 
     def finish_send(self) -> None:
         with self._changed:
-            self._sending -= 1
-            self._limits.shared.end()
+            self.sending -= 1
+            self._limits.shared.release()
             self._changed.notify_all()
-
-    @property
-    def sending(self) -> int:
-        with self._changed:
-            return self._sending
 
     # --- for the exporter ------------------------------------------------------------------------
 
@@ -175,28 +152,17 @@ class FlowControl:
 
     @property
     def pause_left_s(self) -> float:
-        with self._changed:
-            return max(0.0, self._paused_until - self._clock())
-
-    @property
-    def workers(self) -> int:
-        with self._changed:
-            return self._workers
+        return max(0.0, self._paused_until - self._clock())
 
     def set_workers(self, workers: int) -> None:
         with self._changed:
-            self._workers = workers
+            self.workers = workers
             self._changed.notify_all()
 
     def stop(self) -> None:
         with self._changed:
-            self._stopping = True
+            self.stopping = True
             self._changed.notify_all()
-
-    @property
-    def stopping(self) -> bool:
-        with self._changed:
-            return self._stopping
 
     def recall(self) -> list[PreparedRecord]:
         """Take back all prepared records that no sender has, to return them to the spool, which keeps the order.
@@ -205,20 +171,20 @@ class FlowControl:
             items = list(self._channel)
             self._channel.clear()
             self._reserved_slots -= len(items)
-            self._recalls += 1
+            self.recalls += 1
             return items
 
     def _is_paused(self) -> bool:
         return self._clock() < self._paused_until
 
     def _try_get_permit(self) -> Permit | None:
-        if self._is_paused() or self._sending >= self._limits.max_sends or not self._breaker.can_permit():
+        if self._is_paused() or self.sending >= self._limits.max_sends or not self._breaker.can_permit():
             return None
-        if not self._limits.shared.try_begin():
+        if not self._limits.shared.acquire(blocking=False):
             return None
         permit = self._breaker.permit()
         if permit is None:
-            self._limits.shared.end()
+            self._limits.shared.release()
         return permit
 
     def _can_lease(self) -> bool:

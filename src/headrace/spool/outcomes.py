@@ -30,38 +30,27 @@ class _UnknownOutcome:
     blocks: set[int]  # which of its own blocks may have been applied
 
 
-class EarlierAttempts:
-    """Records that an earlier process may have sent: leased before, but not by this process. Only a power loss can
-    remove the last leases from the spool's journal."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: set[int] = set()  # tried by this process, so their outcome is tracked
-
-    def includes(self, record_id: int) -> bool:
-        """Return True if a record that was leased before may have been sent by an earlier process."""
-        with self._lock:
-            return record_id not in self._known
-
-    def exclude(self, record_id: int) -> None:
-        """Record that this process has tried the record itself."""
-        with self._lock:
-            self._known.add(record_id)
-
-    def remove(self, record_id: int) -> None:
-        with self._lock:
-            self._known.discard(record_id)
-
-
 class UnknownOutcomes:
     def __init__(self, dedup_window_blocks: int | None) -> None:
         # A destination that never recognises a repetition gains nothing from waiting.
         self._allowed = math.inf if dedup_window_blocks is None else dedup_window_blocks // SHARE_OF_WINDOW
         self._lock = threading.Lock()
         self._unknown: dict[int, _UnknownOutcome] = {}
+        self._tried: set[int] = set()  # records that this process has tried, so their outcome is tracked
         self._sending: dict[int, int] = {}  # value of `_started` when each send in progress began
         self._reserved = 0
         self._started = 0
+
+    def record_attempt(self, record_id: int) -> None:
+        """Record that this process has tried the record itself."""
+        with self._lock:
+            self._tried.add(record_id)
+
+    def was_tried(self, record_id: int) -> bool:
+        """Return True if this process has tried the record. If not, and it was leased before, an earlier process may
+        have sent it. Only a power loss can remove the last leases from the spool's journal."""
+        with self._lock:
+            return record_id in self._tried
 
     def mark_possibly_sent(self, record_id: int) -> None:
         """Track a record that may have been sent: by an earlier process, or by this one without recording the
@@ -113,6 +102,7 @@ class UnknownOutcomes:
         """Stop tracking a record that was applied or given up; it will not be sent again."""
         with self._lock:
             self._unknown.pop(record_id, None)
+            self._tried.discard(record_id)
 
     def unknown_ids(self) -> list[int]:
         with self._lock:
