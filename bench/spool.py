@@ -36,8 +36,9 @@ import psutil
 from cramjam import snappy
 
 from bench.report import Bar, finish, median_ratio, note, percentile
+from headrace.spool.options import SpoolOptions
 from headrace.spool.record import NewRecord
-from headrace.spool.spool import Spool, SpoolOptions
+from headrace.spool.spool import Spool
 
 SYNC_EVERY = 100
 SMALL, LARGE = 1024, 65536

@@ -9,8 +9,9 @@ import threading
 from pathlib import Path
 from random import Random
 
-from headrace.spool.record import SpoolRecord
-from headrace.spool.spool import Spool, SpoolOptions
+from headrace.spool.options import SpoolOptions
+from headrace.spool.record import NewRecord, SpoolRecord
+from headrace.spool.spool import Spool
 
 PRODUCERS = 2
 MANY = 10**9
@@ -63,7 +64,7 @@ def finish(spool: Spool, notes: Notes, record: SpoolRecord, chance: float) -> No
     if chance > 0.95 and record.token.count(".") < 2:
         tokens = [f"{record.token}.{number}" for number in range(2)]
         notes.write("replacing", record.token, *tokens)
-        ids = spool.replace(record.id, [(payload(token), token, {}) for token in tokens])
+        ids = spool.replace(record.id, [NewRecord(payload(token), token) for token in tokens])
         notes.write("replaced", record.token, *tokens, *ids)
     elif chance > 0.85:
         notes.write("nacked", record.token)

@@ -21,7 +21,8 @@ from headrace.cli.spool_options import (
 )
 from headrace.pipeline.payload import to_payload
 from headrace.settings import load_settings
-from headrace.spool.spool import Spool, SpoolOptions
+from headrace.spool.options import SpoolOptions
+from headrace.spool.spool import Spool
 from headrace.warehouse.connect import Client
 from tests.integration.test_spool_clickhouse import TABLE, counted, everywhere, rows
 

@@ -21,8 +21,10 @@ from headrace.spool.breaker import BreakerState
 from headrace.spool.destination import Destination, RetryableSendError, SendBatch
 from headrace.spool.exporter import Exporter, ExporterOptions
 from headrace.spool.file_destination import FileDestination
+from headrace.spool.inspect import list_dead
+from headrace.spool.options import SpoolOptions
 from headrace.spool.record import SpoolRecord
-from headrace.spool.spool import Spool, SpoolOptions, list_dead
+from headrace.spool.spool import Spool
 from tests.conftest import wait_until
 from tests.exporting import POISON, Answer, HttpDestination, ScriptedServer, serving
 from tests.ports import reserved_port

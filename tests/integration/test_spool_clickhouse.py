@@ -24,7 +24,8 @@ from headrace.pipeline.clickhouse_destination import ClickHouseDestination
 from headrace.pipeline.payload import to_payload
 from headrace.runtime.backoff import Backoff
 from headrace.spool.exporter import Exporter, ExporterOptions
-from headrace.spool.spool import Spool, SpoolOptions
+from headrace.spool.options import SpoolOptions
+from headrace.spool.spool import Spool
 from headrace.warehouse import queue_metrics
 from headrace.warehouse.blocks import BlockWriter
 from headrace.warehouse.connect import Client, connect
@@ -135,7 +136,8 @@ import os, sys
 from pathlib import Path
 from headrace.pipeline.clickhouse_destination import ClickHouseDestination
 from headrace.spool.exporter import Exporter, ExporterOptions
-from headrace.spool.spool import Spool, SpoolOptions
+from headrace.spool.options import SpoolOptions
+from headrace.spool.spool import Spool
 from headrace.warehouse.blocks import BlockWriter
 from headrace.warehouse.connect import connect
 

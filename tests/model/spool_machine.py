@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.errors import SpoolDiskFull, SpoolFull, SpoolWriteFailed
+from headrace.spool.options import SpoolOptions
 from headrace.spool.record import NewRecord, SpoolRecord
-from headrace.spool.spool import Spool, SpoolOptions
+from headrace.spool.spool import Spool
 from tests.model.spool_files import CrashFiles
 
 FOLDER = Path("/spool")
@@ -222,7 +223,7 @@ class SpoolMachine(RuleBasedStateMachine):
     def replace(self, pick: Random, count: int) -> None:
         known = pick.choice(self.in_flight())
         parts = [self.payload(10) for _ in range(count)]
-        ids = self.spool.replace(known.id, [(part, "", {}) for part in parts])
+        ids = self.spool.replace(known.id, [NewRecord(part) for part in parts])
         known.in_flight, known.ended, known.end_synced = False, True, True
         for id, part in zip(ids, parts, strict=True):
             self.note(Known(id, known.place, part, True, known.mark))

@@ -12,7 +12,8 @@ import pytest
 from headrace.errors import SpoolDiskFull, SpoolError, SpoolWriteFailed
 from headrace.spool.failover import DRAIN_RECORDS, Failover
 from headrace.spool.files import Files
-from headrace.spool.spool import Spool, SpoolOptions
+from headrace.spool.options import SpoolOptions
+from headrace.spool.spool import Spool
 
 
 class BadDisk(Files):

@@ -12,11 +12,14 @@ import pytest
 
 from headrace.errors import SpoolFormatError
 from headrace.spool.files import Files, read_all
+from headrace.spool.inspect import inspect_spool, list_quarantine
 from headrace.spool.inventory import SegmentInventory, scan_directory
 from headrace.spool.journal import NoteKind, encode_note
 from headrace.spool.meta import write_meta
+from headrace.spool.options import SpoolOptions, SpoolStats
+from headrace.spool.record import NewRecord
 from headrace.spool.segment import SEGMENT_MAGIC, decode_header, encode_header
-from headrace.spool.spool import NewRecord, Spool, SpoolOptions, SpoolStats, list_quarantine, verify_spool
+from headrace.spool.spool import Spool
 from headrace.spool.store import BALLAST
 from tests.model.spool_files import CrashFiles, Inode
 
@@ -266,7 +269,7 @@ def test_a_missing_middle_segment_is_counted_once(tmp_path: Path) -> None:
     segments = sorted(path.glob("*.seg"))
     assert len(segments) >= 4
     segments[1].unlink()
-    assert any(finding.records == 2 for finding in verify_spool(path))
+    assert any(finding.records == 2 for finding in inspect_spool(path).findings)
     with reopened(path) as spool:
         assert (spool.stats().corrupt, spool.stats().size) == (2, 7)
         assert [record.id for record in spool.lease_many(20)] == [1, 2, 5, 6, 7, 8, 9]
@@ -441,13 +444,13 @@ def test_a_newer_format_is_refused_and_left_alone(copy: Callable[[], Path]) -> N
 
 def test_verify_finds_what_is_wrong_and_changes_nothing(copy: Callable[[], Path]) -> None:
     path = copy()
-    assert verify_spool(path) == []
+    assert inspect_spool(path).findings == []
     start = places(copy())[3][0]
     path = copy()
     data = bytearray(find_segment(path).read_bytes())
     data[start + 80] ^= 1
     find_segment(path).write_bytes(data)
-    findings = verify_spool(path)
+    findings = inspect_spool(path).findings
     assert sum(finding.records for finding in findings) == 1
     assert all(finding.grade == "problem" for finding in findings)
     assert find_segment(path).read_bytes() == bytes(data)

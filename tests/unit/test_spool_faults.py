@@ -14,10 +14,12 @@ from random import Random
 import pytest
 
 from headrace.errors import SpoolBusy, SpoolDiskFull, SpoolFull, SpoolReadFailed, SpoolWriteFailed
+from headrace.spool.admission import DROPPED
 from headrace.spool.journal import NoteKind, encode_note
+from headrace.spool.options import SpoolOptions
 from headrace.spool.record import NewRecord, SpoolRecord
 from headrace.spool.segment import decode_header
-from headrace.spool.spool import DROPPED, Spool, SpoolOptions
+from headrace.spool.spool import Spool
 from tests.conftest import wait_until
 from tests.model.spool_files import CrashFiles
 
@@ -375,10 +377,10 @@ def test_a_part_that_was_itself_replaced_does_not_come_again(files: CrashFiles) 
     """Killed when the parts of the part were on disk, but the note that it is replaced was not."""
     spool = opened(files)
     spool.put(b"0")
-    (one, _) = spool.replace(leased(spool).id, [(b"1", "", {}), (b"2", "", {})])
+    (one, _) = spool.replace(leased(spool).id, [NewRecord(b"1"), NewRecord(b"2")])
     assert leased(spool).id == one
     journal = files.folders[FOLDER].names["0000000000000001.notes"]
-    spool.replace(one, [(b"3", "", {}), (b"4", "", {})])
+    spool.replace(one, [NewRecord(b"3"), NewRecord(b"4")])
     journal.data = journal.data.replace(encode_note(salt_of_first(files), NoteKind.REPLACED, one), b"")
     files.kill()
     with opened(files) as spool:
@@ -425,7 +427,8 @@ def test_a_durable_record_is_leased_only_when_it_is_on_disk(files: CrashFiles) -
 
 def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path: Path) -> None:
     script = (
-        "import sys, time; from pathlib import Path; from headrace.spool.spool import Spool, SpoolOptions;"
+        "import sys, time; from pathlib import Path; from headrace.spool.options import SpoolOptions;"
+        " from headrace.spool.spool import Spool;"
         f"Spool.open(SpoolOptions(path=Path({str(tmp_path)!r})));"
         "print('open', flush=True); time.sleep(600)"
     )

@@ -15,7 +15,8 @@ from headrace.runtime.prometheus import build_registry
 from headrace.spool.exporter import Exporter, ExporterOptions
 from headrace.spool.failover import Failover
 from headrace.spool.metrics import METRICS, SpoolMetric, read_families
-from headrace.spool.spool import Spool, SpoolOptions
+from headrace.spool.options import SpoolOptions
+from headrace.spool.spool import Spool
 from tests.conftest import wait_until
 from tests.exporting import Answer, HttpDestination, serving
 

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import RecordTooLarge, SettingsError, SpoolBusy, SpoolClosed, SpoolFull, UnknownRecord
+from headrace.spool.admission import DROPPED
+from headrace.spool.inspect import inspect_spool, list_dead, list_quarantine
+from headrace.spool.options import SpoolOptions
 from headrace.spool.record import NewRecord, SpoolRecord
-from headrace.spool.spool import DROPPED, Spool, SpoolOptions, inspect_spool, list_dead, list_quarantine, verify_spool
+from headrace.spool.spool import Spool
 from tests.conftest import wait_until
 
 Opener = Callable[..., Spool]
@@ -84,7 +87,7 @@ def test_only_what_is_in_flight_can_be_ended(spool: Spool) -> None:
         with pytest.raises(UnknownRecord):
             spool.reject(unknown, "no")
         with pytest.raises(UnknownRecord):
-            spool.replace(unknown, [(b"", "", {})])
+            spool.replace(unknown, [NewRecord(b"")])
     leased(spool)
     spool.ack(id)
     with pytest.raises(UnknownRecord):
@@ -164,13 +167,13 @@ def test_parts_take_the_place_of_what_they_replace(spool: Spool) -> None:
     for name in (b"a", b"b"):
         spool.put(name)
     record = leased(spool)
-    ids = spool.replace(record.id, [(b"a1", "t/1", {"part": "1"}), NewRecord(b"a2", "t/2")])
+    ids = spool.replace(record.id, [NewRecord(b"a1", "t/1", {"part": "1"}), NewRecord(b"a2", "t/2")])
     one, two, three = spool.lease_many(3)
     assert [one.payload, two.payload, three.payload] == [b"a1", b"a2", b"b"]
     assert [one.id, two.id] == ids
     assert (one.token, dict(one.meta), two.token) == ("t/1", {"part": "1"}, "t/2")
     assert spool.stats().pushed == 3
-    deeper = spool.replace(two.id, [(b"a2a", "", {}), (b"a2b", "", {})])
+    deeper = spool.replace(two.id, [NewRecord(b"a2a"), NewRecord(b"a2b")])
     spool.nack(one.id)
     spool.nack(three.id)
     assert payloads(spool) == [b"a1", b"a2a", b"a2b", b"b"]
@@ -241,7 +244,7 @@ def test_finished_segments_are_deleted_out_of_order(opened: Opener, spool_path: 
     spool = opened(segment_size=4096)
     assert spool.stats().corrupt == 0  # removed segments in between are no loss
     assert leased(spool).id == first.id
-    assert not verify_spool(spool_path)
+    assert not inspect_spool(spool_path).findings
 
 
 def test_poison_is_dead_lettered_with_its_reason(opened: Opener, spool_path: Path) -> None:

@@ -249,8 +249,13 @@ class Admission:
 
 
 def _make_parts(id: int, place: int, parts: Sequence[NewRecord]) -> list[BufferedRecord]:
-    now = time.time()
-    blocks = [BufferedRecord(bytes(each.payload), each.token, each.meta, NO_PAIRS, now, True) for each in parts]
-    for number, block in enumerate(blocks):
-        block.make_part(RecordPart(id, number, len(blocks)), place)
-    return blocks
+    now, total = time.time(), len(parts)
+    return [
+        BufferedRecord(
+            *(bytes(each.payload), each.token, each.meta, NO_PAIRS, now),
+            durable=True,
+            part=RecordPart(id, number, total),
+            place=place,
+        )
+        for number, each in enumerate(parts)
+    ]

@@ -3,7 +3,7 @@ live directory the result is a snapshot, in which the last write may look incomp
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -29,7 +29,7 @@ class SegmentInfo:
 
 @dataclass(frozen=True)
 class SpoolFinding:
-    """A finding of `verify_spool`: a `problem` has lost or may lose data, a `note` has not."""
+    """A `problem` has lost or may lose data, a `note` has not."""
 
     grade: Literal["problem", "note"]
     segment: str
@@ -52,12 +52,12 @@ class Inspection:
     attempts: dict[int, int]  # of pending records that were leased before, by id
     quarantined: int
     dead: int
-    findings: list[SpoolFinding] = field(default_factory=list[SpoolFinding])
+    findings: list[SpoolFinding]  # empty if the spool is intact
 
 
 def inspect_spool(path: Path, *, files: Files | None = None, progress: ProgressCallback | None = None) -> Inspection:
-    """Read all segments and journals of a spool. Takes some seconds per gigabyte, hence `progress`. Raises SpoolError
-    if there is no spool."""
+    """Read all segments and journals of a spool, and check every checksum and sequence number. Takes some seconds per
+    gigabyte, hence `progress`. Raises SpoolError if there is no spool."""
     files = files or Files()
     path = path.absolute()
     if not path.is_dir() and not files.names(path):
@@ -83,13 +83,6 @@ def inspect_spool(path: Path, *, files: Files | None = None, progress: ProgressC
     finally:
         for each in found:
             each.segment.close()
-
-
-def verify_spool(
-    path: Path, *, files: Files | None = None, progress: ProgressCallback | None = None
-) -> list[SpoolFinding]:
-    """Check every checksum and sequence number. Return the findings; an empty list means the spool is intact."""
-    return inspect_spool(path, files=files, progress=progress).findings
 
 
 def list_quarantine(path: Path, *, files: Files | None = None) -> list[RetainedFile]:

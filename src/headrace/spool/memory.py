@@ -31,7 +31,17 @@ class BufferedRecord:
         "token",
     )
 
-    def __init__(self, payload: bytes, token: str, meta: Pairs, marks: Pairs, put_at: float, durable: bool) -> None:
+    def __init__(
+        self,
+        payload: bytes,
+        token: str,
+        meta: Pairs,
+        marks: Pairs,
+        put_at: float,
+        durable: bool,
+        part: RecordPart | None = None,
+        place: int | None = None,
+    ) -> None:
         self.sequence = 0
         self.payload = payload
         self.token = token
@@ -39,24 +49,12 @@ class BufferedRecord:
         self.marks = marks
         self.put_at = put_at
         self.durable = durable  # a caller waits until it is on disk; it is not leased before
-        self.part: RecordPart | None = None
-        self.place: int | None = None
+        self.part = part
+        self.place = place  # position in the order; None: its own sequence number
         self.end = 0  # NoteKind of its end, once it is finished
         self.target_segment: Segment | None = None  # set while it is being written: notes about it go there already
-        self.extras = pack_extras(token, meta, marks) if token or meta or marks else b""
+        self.extras = pack_extras(token, meta, marks, part)
         self.charge = HEADER_BYTES + len(self.extras) + len(payload)
-
-    def set_marks(self, marks: Pairs) -> None:
-        self.marks = marks
-        self._pack()
-
-    def make_part(self, part: RecordPart, place: int) -> None:
-        self.part, self.place = part, place
-        self._pack()
-
-    def _pack(self) -> None:
-        self.extras = pack_extras(self.token, self.meta, self.marks, self.part)
-        self.charge = HEADER_BYTES + len(self.extras) + len(self.payload)
 
 
 class MemoryLayer:

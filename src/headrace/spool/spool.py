@@ -14,44 +14,24 @@ payload is read.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from headrace.errors import SpoolClosed
-from headrace.spool.admission import DROPPED, Admission
+from headrace.spool.admission import Admission
 from headrace.spool.directory_lock import take_lock
 from headrace.spool.files import Files, to_spool_error
-from headrace.spool.inspect import Inspection, SpoolFinding, inspect_spool, list_dead, list_quarantine, verify_spool
 from headrace.spool.inventory import ProgressCallback
 from headrace.spool.journal import NoteKind
 from headrace.spool.leasing import Leasing
 from headrace.spool.maintenance import SpoolMaintenance
 from headrace.spool.memory import BufferedRecord
-from headrace.spool.options import FullBehavior, SpoolOptions, SpoolStats, SyncPolicy
+from headrace.spool.options import SpoolOptions, SpoolStats
 from headrace.spool.record import NO_PAIRS, NewRecord, SpoolRecord
 from headrace.spool.recovery import RecoveryResult, recover
-from headrace.spool.retained_files import RetainedFile
 from headrace.spool.state import SpoolState
 from headrace.spool.store import SegmentStore
 from headrace.spool.writer import SpoolWriter
-
-__all__ = [
-    "DROPPED",
-    "FullBehavior",
-    "Inspection",
-    "NewRecord",
-    "RetainedFile",
-    "Spool",
-    "SpoolFinding",
-    "SpoolOptions",
-    "SpoolRecord",
-    "SpoolStats",
-    "SyncPolicy",
-    "inspect_spool",
-    "list_dead",
-    "list_quarantine",
-    "verify_spool",
-]
 
 
 class Spool:
@@ -184,22 +164,23 @@ class Spool:
         return self._admission.put((BufferedRecord(bytes(payload), token, meta, marks, time.time(), durable),))
 
     def put_many(
-        self, records: Iterable[NewRecord], *, marks: Mapping[str, str] = NO_PAIRS, durable: bool = True
+        self, records: Sequence[NewRecord], *, marks: Mapping[str, str] = NO_PAIRS, durable: bool = True
     ) -> list[int]:
         """Put records; all are accepted or none. Return their ids; empty if they were dropped. The marks apply to all
         of them: after a crash they count only if all records are there. Raises as `put` does."""
         durable = durable or self._always_durable
-        now = time.time()
-        blocks = [
-            BufferedRecord(bytes(each.payload), each.token, each.meta, NO_PAIRS, now, durable) for each in records
-        ]
-        if not blocks:
+        now, last = time.time(), len(records)
+        if not records:
             return []
-        if marks:
-            blocks[-1].set_marks(marks)
+        blocks = [
+            BufferedRecord(
+                *(bytes(each.payload), each.token, each.meta, marks if number == last else NO_PAIRS, now, durable)
+            )
+            for number, each in enumerate(records, 1)
+        ]
         return [block.sequence for block in blocks] if self._admission.put(blocks) else []
 
-    def replace(self, id: int, parts: Sequence[NewRecord | tuple[bytes, str, Mapping[str, str]]]) -> list[int]:
+    def replace(self, id: int, parts: Sequence[NewRecord]) -> list[int]:
         """Replace a record in flight by parts that take its position in the order. Return their ids.
 
         After a crash, either all parts are there or the record as it was. Parts of a part share the position of the
@@ -208,8 +189,7 @@ class Spool:
         """
         if not parts:
             raise ValueError("a record must be replaced by at least one part")
-        given = [each if isinstance(each, NewRecord) else NewRecord(*each) for each in parts]
-        return self._admission.replace(id, given)
+        return self._admission.replace(id, parts)
 
     def flush(self) -> None:
         """Write every record that was put to disk. Raises SpoolClosed, SpoolDiskFull or SpoolWriteFailed."""
