@@ -11,7 +11,7 @@ import os
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,38 +31,20 @@ BALLAST = "spool.ballast"
 BALLAST_BYTES = 64 * 1024
 
 
-class FsyncTimings:
-    """Number and durations of fsyncs."""
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.count = 0
-        self.seconds = 0.0
-        self.max_seconds = 0.0
-        self.buckets = [0] * (len(FSYNC_BOUNDS_S) + 1)
-        self._clock = clock
-
-    def measure(self, sync: Callable[[], None]) -> None:
-        began = self._clock()
-        sync()
-        elapsed = self._clock() - began
-        self.count += 1
-        self.seconds += elapsed
-        self.max_seconds = max(self.max_seconds, elapsed)
-        self.buckets[bisect_right(FSYNC_BOUNDS_S, elapsed)] += 1
-
-
 class SegmentStore:
     def __init__(self, files: Files, folder: Path, segments: Sequence[Segment]) -> None:
         self.files = files
         self.folder = folder
         self.segments = list(segments)
         self.active: Segment | None = None
-        self.fsync_timings = FsyncTimings()
         self.rotations = 0
         self.ballast = False
         self._bases = [each.base for each in self.segments]
         self._unread = deque(self.segments)  # segments with records in their own order, oldest first
         self._position = 0  # index in the first of these
+        self._fsync_seconds = 0.0
+        self._fsync_max_seconds = 0.0
+        self._fsync_buckets = [0] * (len(FSYNC_BOUNDS_S) + 1)
 
     # Lookup
 
@@ -90,10 +72,6 @@ class SegmentStore:
             if segment.live:
                 return segment, segment.find_first_live()
         return None
-
-    @property
-    def disk_bytes(self) -> int:
-        return sum(each.size + each.journal.size for each in self.segments)
 
     # Writing
 
@@ -129,7 +107,12 @@ class SegmentStore:
         return []
 
     def sync(self, segment: Segment) -> None:
-        self.fsync_timings.measure(segment.sync)
+        began = time.perf_counter()
+        segment.sync()
+        elapsed = time.perf_counter() - began
+        self._fsync_seconds += elapsed
+        self._fsync_max_seconds = max(self._fsync_max_seconds, elapsed)
+        self._fsync_buckets[bisect_right(FSYNC_BOUNDS_S, elapsed)] += 1
 
     def rescan(self, segment: Segment) -> list[UnreadableRange]:
         """Read a segment back through a new handle after a failed fsync. Return its unreadable ranges."""
@@ -191,9 +174,9 @@ class SegmentStore:
         return {
             "segments": len(self.segments),
             "rotations": self.rotations,
-            "disk_bytes": self.disk_bytes,
-            "fsyncs": self.fsync_timings.count,
-            "fsync_seconds": self.fsync_timings.seconds,
-            "fsync_max_seconds": self.fsync_timings.max_seconds,
-            "fsync_buckets": tuple(self.fsync_timings.buckets),
+            "disk_bytes": sum(each.size + each.journal.size for each in self.segments),
+            "fsyncs": sum(self._fsync_buckets),
+            "fsync_seconds": self._fsync_seconds,
+            "fsync_max_seconds": self._fsync_max_seconds,
+            "fsync_buckets": tuple(self._fsync_buckets),
         }
