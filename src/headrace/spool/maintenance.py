@@ -12,7 +12,7 @@ import time
 
 from headrace.spool.journal import Journal, NoteKind
 from headrace.spool.meta import write_meta
-from headrace.spool.retained_files import DEAD, QUARANTINE, RetainedSize, measure_retained_files
+from headrace.spool.retained_files import DEAD, QUARANTINE, measure_retained_files
 from headrace.spool.state import SpoolState
 from headrace.spool.store import SegmentStore
 from headrace.spool.writer import SpoolWriter
@@ -29,7 +29,7 @@ class SpoolMaintenance:
     def __init__(self, state: SpoolState, writer: SpoolWriter | None) -> None:
         self.reading = threading.Lock()  # guards the segments' read windows
         self.cleaning = threading.Lock()  # guards removing segments and syncing journals
-        self.quarantine = self.dead = RetainedSize(0, 0)
+        self.quarantine_bytes = self.dead_bytes = 0
         self._state = state
         self._writer = writer
         self._meta_written: tuple[int, ...] = ()
@@ -112,13 +112,6 @@ class SpoolMaintenance:
             journal.note(NoteKind.RESERVED, state.numbers.reserved)
         self.sync_journal(journal)
 
-    def _release_reservation(self, store: SegmentStore) -> None:
-        """Withdraw the reservation when the spool is closed."""
-        numbers = self._state.numbers
-        with self._state.lock:
-            if numbers.reserved >= numbers.next:
-                store.segments[-1].journal.note(NoteKind.RESERVED, numbers.next - 1)
-
     # Journals and metadata
 
     def sync_journal(self, journal: Journal) -> None:
@@ -153,22 +146,19 @@ class SpoolMaintenance:
 
     def measure_retained(self, store: SegmentStore) -> None:
         self._retained_measured_at = time.monotonic()
-        self.quarantine = measure_retained_files(store.files, store.folder / QUARANTINE)
-        self.dead = measure_retained_files(store.files, store.folder / DEAD)
+        self.quarantine_bytes = measure_retained_files(store.files, store.folder / QUARANTINE)
+        self.dead_bytes = measure_retained_files(store.files, store.folder / DEAD)
 
     def finish(self, store: SegmentStore) -> None:
-        """Release records in flight, write everything to disk and sync the journals, before the directory is
-        unlocked."""
-        self._release_all()
-        self.flush()
-        self._release_reservation(store)
-        self._sync_journals(store)
-        self._write_meta(store)
-
-    def _release_all(self) -> None:
-        """Release all records in flight, because a lease cut short by closing the spool is no attempt."""
-        state = self._state
+        """Write everything to disk, before the directory is unlocked. A lease cut short by this is no attempt."""
+        state, numbers = self._state, self._state.numbers
         with state.lock:
             for sequence, segment in state.in_flight.items():
                 state.note(NoteKind.RELEASED, sequence, segment)
             state.in_flight.clear()
+        self.flush()
+        with state.lock:
+            if numbers.reserved >= numbers.next:  # withdraw the reservation
+                store.segments[-1].journal.note(NoteKind.RESERVED, numbers.next - 1)
+        self._sync_journals(store)
+        self._write_meta(store)

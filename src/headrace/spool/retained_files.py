@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.spool.files import Files, read_all, write_atomically
 
@@ -21,8 +21,6 @@ SUFFIX = ".aside"
 
 @dataclass(frozen=True)
 class RetainedFile:
-    """A file in quarantine/ or dead/."""
-
     path: Path
     facts: Mapping[str, Any]
     size: int  # of the retained bytes, without the line of facts
@@ -36,21 +34,15 @@ def write_retained_file(files: Files, folder: Path, name: str, facts: Mapping[st
     files.sync_directory(folder.parent)
 
 
-class RetainedSize(NamedTuple):
-    """Number and size of the files in quarantine/ or dead/. The spool never deletes them."""
-
-    files: int
-    bytes: int
-
-
-def measure_retained_files(files: Files, folder: Path) -> RetainedSize:
-    sizes: list[int] = []
+def measure_retained_files(files: Files, folder: Path) -> int:
+    """Return the bytes of all files in quarantine/ or dead/. The spool never deletes them."""
+    size = 0
     for name in files.names(folder):
         try:
-            sizes.append(files.size(folder / name))
+            size += files.size(folder / name)
         except OSError:
             pass  # deleted in the meantime
-    return RetainedSize(len(sizes), sum(sizes))
+    return size
 
 
 def list_retained_files(folder: Path, files: Files | None = None) -> list[RetainedFile]:
