@@ -226,20 +226,8 @@ class Leasing:
         """Quarantine the bytes of a corrupt record and count it as lost."""
         self._unread.pop(sequence, None)
         state, store = self._state, cast(SegmentStore, self._state.store)
-        start, end = segment.byte_range(index)
-        kept = 0
-        try:
-            quarantine_range(
-                store.files, store.folder, segment, UnreadableRange(start, end, reason), (sequence, sequence)
-            )
-            kept = 1
-        except OSError as error:
-            log.warning(
-                "%s: could not copy damaged bytes to quarantine/: %s",
-                segment.path,
-                error,
-                extra={"action": "spool_quarantine"},
-            )
+        hole = UnreadableRange(*segment.byte_range(index), reason)
+        kept = quarantine_range(store.files, store.folder, segment, hole, (sequence, sequence))
         with state.lock:
             if segment.states[index] != DONE:
                 state.ledger.quarantined += kept

@@ -33,9 +33,7 @@ class Ledger:
 
     def count_recovered(self, count: int, charge: int) -> None:
         """Count records found on disk at open."""
-        self.size += count
-        self.bytes += charge
-        self.pushed += count
+        self.count_accepted(count, charge)
         self.recovered += count
 
     def count_corrupt_at_open(self, count: int) -> None:

@@ -21,6 +21,7 @@ from headrace.spool.inventory import (
     scan_directory,
 )
 from headrace.spool.journal import SUFFIX, NoteKind
+from headrace.spool.ledger import Ledger
 from headrace.spool.meta import read_meta, read_next_sequence_hint
 from headrace.spool.retained_files import QUARANTINE, write_retained_file
 from headrace.spool.scan import UnreadableRange
@@ -33,18 +34,13 @@ MAX_HINT_DISTANCE = 2**31  # a hint farther ahead than this belongs to another s
 
 @dataclass
 class RecoveryResult:
-    """Content of a recovered directory."""
-
     segments: list[Segment] = field(default_factory=list[Segment])
     marks: dict[str, str] = field(default_factory=dict[str, str])
     leases: dict[int, int] = field(default_factory=dict[int, int])  # of unfinished records
     places: dict[int, int] = field(default_factory=dict[int, int])  # positions other than the sequence number
     next_sequence: int = 1
     first_void: int = 1  # numbers from here up to next_sequence are skipped: they may have been used in memory
-    corrupt: int = 0
-    torn: int = 0
-    quarantined: int = 0
-    damaged_notes: int = 0
+    ledger: Ledger = field(default_factory=Ledger)  # has counted the damage
     reusable: Segment | None = None  # the last segment, if it is empty and can be written to
 
 
@@ -81,7 +77,8 @@ def _discard_leftovers(files: Files, folder: Path) -> None:
 def _quarantine_segment(files: Files, folder: Path, segment: Segment, result: RecoveryResult) -> None:
     size = files.size(segment.path)
     if size:
-        _try_quarantine(files, folder, segment, UnreadableRange(0, size, "not a segment"), (0, -1), result)
+        unknown = UnreadableRange(0, size, "not a segment")
+        result.ledger.quarantined += quarantine_range(files, folder, segment, unknown, (0, -1))
     segment.close()
     discard(files, segment.path)
     discard(files, segment.journal.path)
@@ -90,9 +87,9 @@ def _quarantine_segment(files: Files, folder: Path, segment: Segment, result: Re
 def _record_losses(files: Files, folder: Path, each: SegmentInventory, result: RecoveryResult) -> None:
     segment = each.segment
     for hole, held in each.lost_ranges:
-        _try_quarantine(files, folder, segment, hole, held, result)
+        result.ledger.quarantined += quarantine_range(files, folder, segment, hole, held)
     for first, last in each.missing:
-        result.corrupt += last - first + 1
+        result.ledger.count_corrupt_at_open(last - first + 1)
         segment.journal.note(NoteKind.CORRUPT, first, last - first + 1)
         log.error(
             "%s: lost records %d to %d to corruption; any bytes left of them are in %s/",
@@ -100,7 +97,7 @@ def _record_losses(files: Files, folder: Path, each: SegmentInventory, result: R
             extra={"action": "spool_corrupt"},
         )
     result.leases |= each.leases
-    result.damaged_notes += each.damaged_notes
+    result.ledger.damaged_notes += each.damaged_notes
 
 
 def _repair_tail(files: Files, folder: Path, each: SegmentInventory, result: RecoveryResult) -> None:
@@ -108,10 +105,10 @@ def _repair_tail(files: Files, folder: Path, each: SegmentInventory, result: Rec
     follows an uncertain tail."""
     segment = each.segment
     if each.torn is not None:
-        result.torn += 1
+        result.ledger.torn += 1
         data = segment.read_bytes(each.torn.at, each.torn.end - each.torn.at)
         if data.count(0) != len(data):
-            _try_quarantine(files, folder, segment, each.torn, (0, -1), result)
+            result.ledger.quarantined += quarantine_range(files, folder, segment, each.torn, (0, -1))
         if segment.truncate_tail():
             each.file_size = segment.size
     if not each.is_empty:
@@ -123,24 +120,8 @@ def _repair_tail(files: Files, folder: Path, each: SegmentInventory, result: Rec
         segment.stop_writing()
 
 
-def _try_quarantine(
-    files: Files, folder: Path, segment: Segment, hole: UnreadableRange, held: SequenceRange, result: RecoveryResult
-) -> None:
-    try:
-        quarantine_range(files, folder, segment, hole, held)
-    except OSError as error:  # the bytes stay in the segment until it is finished
-        log.warning(
-            "%s: could not copy damaged bytes to quarantine/: %s",
-            segment.path,
-            error,
-            extra={"action": "spool_quarantine"},
-        )
-        return
-    result.quarantined += 1
-
-
-def quarantine_range(files: Files, folder: Path, segment: Segment, hole: UnreadableRange, held: SequenceRange) -> None:
-    """Copy an unreadable range to quarantine/, with facts about it. Raises OSError."""
+def quarantine_range(files: Files, folder: Path, segment: Segment, hole: UnreadableRange, held: SequenceRange) -> bool:
+    """Copy an unreadable range to quarantine/, with facts about it. Return False if that failed, which is logged."""
     facts = {
         "segment": segment.path.name,
         "offset": hole.at,
@@ -148,8 +129,17 @@ def quarantine_range(files: Files, folder: Path, segment: Segment, hole: Unreada
         "reason": hole.reason,
         "sequences": list(held) if held[0] <= held[1] else [],
     }
-    data = segment.read_bytes(hole.at, hole.end - hole.at)
-    write_retained_file(files, folder / QUARANTINE, f"{segment.path.stem}-{hole.at:010d}", facts, data)
+    try:
+        data = segment.read_bytes(hole.at, hole.end - hole.at)
+        write_retained_file(files, folder / QUARANTINE, f"{segment.path.stem}-{hole.at:010d}", facts, data)
+    except OSError as error:  # the bytes stay in the segment until it is finished
+        log.warning(
+            "%s: could not copy damaged bytes to quarantine/: %s",
+            *(segment.path, error),
+            extra={"action": "spool_quarantine"},
+        )
+        return False
+    return True
 
 
 def _join_parts(found: list[SegmentInventory], result: RecoveryResult) -> None:

@@ -15,7 +15,6 @@ from typing import cast
 
 from headrace.errors import UnknownRecord
 from headrace.spool.journal import ACKED, LEASED, NoteKind
-from headrace.spool.ledger import Ledger
 from headrace.spool.memory import BufferedRecord, MemoryLayer
 from headrace.spool.options import SpoolOptions
 from headrace.spool.record import HEADER_BYTES, decode_record_header
@@ -27,8 +26,6 @@ from headrace.spool.store import FinishedSegment, SegmentStore
 
 @dataclass
 class SequencePositions:
-    """Highest sequence numbers by state."""
-
     next: int  # the next record's number
     written: int  # every number up to this one is in a segment, or void
     synced: int  # every number up to this one is on disk
@@ -47,7 +44,7 @@ class SpoolState:
         self.closed = False
         last = recovered.next_sequence - 1
         self.numbers = SequencePositions(recovered.next_sequence, written=last, synced=last, reserved=last)
-        self.ledger = Ledger()
+        self.ledger = recovered.ledger
         self.memory = MemoryLayer(options.inmemory_blocks, options.inmemory_bytes)
         self.memory_since = 0.0  # when the oldest record in memory was put
         self.requeued = RequeuedRecords()
@@ -57,17 +54,10 @@ class SpoolState:
         self.marks = recovered.marks
         self.finished_segments: list[FinishedSegment] = []  # finished segments, to be removed without the lock held
         self._oldest: tuple[int, float | None] = (-1, None)
-        self._count_recovered(recovered)
-
-    def _count_recovered(self, recovered: RecoveryResult) -> None:
         for segment in recovered.segments:
             self.ledger.count_recovered(segment.live, segment.sum_live_charges())
         for sequence, place in recovered.places.items():
             self.requeued.add((place, sequence))
-        self.ledger.count_corrupt_at_open(recovered.corrupt)
-        self.ledger.quarantined = recovered.quarantined
-        self.ledger.torn = recovered.torn
-        self.ledger.damaged_notes = recovered.damaged_notes
 
     # Order
 
@@ -127,14 +117,11 @@ class SpoolState:
 
     def lease(self, sequence: int, segment: Segment | None) -> int:
         """Mark a record as in flight and note it in the journal. Return how often it was leased before."""
-        attempts = self.leases.get(sequence, 0) if self.leases else 0
+        attempts = self.leases.get(sequence, 0)
         self.in_flight[sequence] = segment
         if attempts:
             self.ledger.retries += 1
-        if segment is not None:
-            segment.journal.note(LEASED, sequence)
-        else:
-            self.note(LEASED, sequence, None)
+        self.note(LEASED, sequence, segment)
         return attempts
 
     def remove_in_flight(self, id: int) -> Segment | None:
@@ -167,18 +154,14 @@ class SpoolState:
 
     def mark_finished(self, sequence: int, segment: Segment | None, kind: NoteKind) -> int:
         """Mark a record as finished. Return its charge in bytes."""
-        if self.leases:
-            self.leases.pop(sequence, None)
-        if self.places:
-            self.places.pop(sequence, None)
+        self.leases.pop(sequence, None)
+        self.places.pop(sequence, None)
         if segment is None:
             return self.memory.finish(sequence, kind).charge
         charge = segment.mark_done(cast(int, segment.find_index(sequence)))
         segment.journal.note(kind, sequence)
-        if self.memory.recent:
-            self.memory.drop_recent(sequence)
-        if not segment.live:
-            self.detach_if_finished(segment)
+        self.memory.drop_recent(sequence)
+        self.detach_if_finished(segment)
         return charge
 
     def finish_acked_run(self, ids: Sequence[int], at: int) -> int:
