@@ -14,6 +14,7 @@ from pathlib import Path
 
 from headrace.errors import SpoolDiskFull, SpoolError, SpoolWriteFailed
 
+READ_AHEAD = 2**20
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -97,6 +98,36 @@ class Files:
             return shutil.disk_usage(path).free
         except OSError:
             return None
+
+
+class FileReader:
+    """Reads a file through a window, because it may be large. The first read opens the file."""
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self.window = b""
+        self.window_at = 0  # its offset in the file
+        self._files = files
+        self._path = path
+        self._handle: int | None = None
+
+    def load(self, at: int, length: int, size: int) -> int:
+        """Load these bytes into the window, as far as `size` goes. Return their position in the window."""
+        here = at - self.window_at
+        if here < 0 or here + length > len(self.window):
+            self.window = self.read(at, min(max(length, READ_AHEAD), size - at))
+            self.window_at, here = at, 0
+        return here
+
+    def read(self, at: int, length: int) -> bytes:
+        if self._handle is None:
+            self._handle = self._files.open_read(self._path)
+        return self._files.read(self._handle, length, at)
+
+    def close(self) -> None:
+        if self._handle is not None:
+            self._files.close(self._handle)
+            self._handle = None
+        self.window = b""
 
 
 def read_all(files: Files, path: Path) -> bytes:

@@ -11,7 +11,7 @@ from headrace.errors import SpoolError
 from headrace.spool.directory_lock import is_locked, read_holder
 from headrace.spool.files import Files
 from headrace.spool.inventory import ProgressCallback, SegmentInventory, collect_marks, scan_directory
-from headrace.spool.record import HEADER_BYTES, Pairs, decode_record_header
+from headrace.spool.record import Pairs
 from headrace.spool.retained_files import DEAD, QUARANTINE, RetainedFile, list_retained_files
 
 
@@ -110,9 +110,7 @@ def _describe_segment(each: SegmentInventory) -> SegmentInfo:
 def _read_oldest_put_at(found: list[SegmentInventory]) -> float | None:
     for each in found:
         if each.segment.live:
-            at = each.segment.offsets[each.segment.find_first_live()]
-            head = decode_record_header(each.segment.read_bytes(at, HEADER_BYTES), 0, each.segment.salt)
-            return head.put_at_us / 1e6 if head else None
+            return each.segment.read_put_at(each.segment.find_first_live())
     return None
 
 

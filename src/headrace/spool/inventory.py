@@ -10,11 +10,12 @@ because they would claim that the lost record had arrived.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from headrace.spool.files import Files, read_all
+from headrace.spool.files import FileReader, Files, read_all
 from headrace.spool.journal import ENDS, NOTE_BYTES, SUFFIX, Journal, Note, NoteKind, read_notes, read_salt_note
 from headrace.spool.record import HEADER_BYTES, Pairs, RecordPart, RecordRun
 from headrace.spool.scan import ScannedRecord, SegmentScan, UnreadableRange, find_salt
@@ -125,22 +126,19 @@ def _read_segment(
     files: Files, base: int, path: Path, following: int | None, report: Callable[[int], None] | None, *, marks: bool
 ) -> SegmentInventory:
     size = files.size(path)
-    handle = files.open_read(path)
-    try:
-        header = decode_header(files.read(handle, min(size, USUAL_HEADER), 0), base) or decode_header(
-            files.read(handle, min(size, LARGEST_HEADER), 0), base
+    with closing(FileReader(files, path)) as reader:
+        header = decode_header(reader.read(0, min(size, USUAL_HEADER)), base) or decode_header(
+            reader.read(0, min(size, LARGEST_HEADER)), base
         )
         noted = read_all(files, path.with_suffix(SUFFIX))
-        salt = header.salt if header else read_salt_note(noted) or find_salt(files, handle, size) or 0
+        salt = header.salt if header else read_salt_note(noted) or find_salt(reader, size) or 0
         kept = header or SegmentHeader(salt, base, 0, 0, {}, 0)
         journal = Journal(files, path.with_suffix(SUFFIX), salt, len(noted))
         each = SegmentInventory(Segment(files, path, kept, journal), header is not None, kept.marks, size)
         each.reserved = kept.reserved
-        _index_records(each, SegmentScan(files, handle, size, each.segment.start, salt, marks=marks), following, report)
+        _index_records(each, SegmentScan(reader, size, each.segment.start, salt, marks=marks), following, report)
         notes, each.damaged_notes = read_notes(salt, noted)
         _apply_notes(each, notes)
-    finally:
-        files.close(handle)
     return each
 
 

@@ -202,7 +202,7 @@ class Leasing:
         except OSError as error:
             if not self._is_unrecoverable(sequence, error):
                 with self._maintenance.reading:
-                    segment.stop_reading()  # only a new handle works after the disk has come back
+                    segment.reader.close()  # only a new handle works after the disk has come back
                 raise SpoolReadFailed(f"{SpoolReadFailed.__doc__} ({error})") from error
             self._mark_corrupt(sequence, segment, index, str(error))
             return None

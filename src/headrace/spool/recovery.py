@@ -106,7 +106,7 @@ def _repair_tail(files: Files, folder: Path, each: SegmentInventory, result: Rec
     segment = each.segment
     if each.torn is not None:
         result.ledger.torn += 1
-        data = segment.read_bytes(each.torn.at, each.torn.end - each.torn.at)
+        data = segment.reader.read(each.torn.at, each.torn.end - each.torn.at)
         if data.count(0) != len(data):
             result.ledger.quarantined += quarantine_range(files, folder, segment, each.torn, (0, -1))
         if segment.truncate_tail():
@@ -130,7 +130,7 @@ def quarantine_range(files: Files, folder: Path, segment: Segment, hole: Unreada
         "sequences": list(held) if held[0] <= held[1] else [],
     }
     try:
-        data = segment.read_bytes(hole.at, hole.end - hole.at)
+        data = segment.reader.read(hole.at, hole.end - hole.at)
         write_retained_file(files, folder / QUARANTINE, f"{segment.path.stem}-{hole.at:010d}", facts, data)
     except OSError as error:  # the bytes stay in the segment until it is finished
         log.warning(

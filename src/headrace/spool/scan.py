@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from headrace.spool.files import Files
+from headrace.spool.files import READ_AHEAD, FileReader
 from headrace.spool.record import (
     HEADER_BYTES,
     MAGIC,
@@ -23,8 +23,6 @@ from headrace.spool.record import (
     read_salt,
     scan_run,
 )
-
-READ_AHEAD = 2**20
 
 
 class ScannedRecord(NamedTuple):
@@ -44,31 +42,28 @@ class UnreadableRange(NamedTuple):
 
 
 class SegmentScan:
-    """Iterates over a segment's records through a window, because the file may be large. Plain records come in runs,
-    several times as fast as one by one; without `marks`, runs include records with extras."""
+    """Iterates over a segment's records. Plain records come in runs, several times as fast as one by one; without
+    `marks`, runs include records with extras."""
 
-    def __init__(self, files: Files, handle: int, size: int, start: int, salt: int, *, marks: bool = True) -> None:
+    def __init__(self, reader: FileReader, size: int, start: int, salt: int, *, marks: bool = True) -> None:
         self._marks = marks
-        self._files = files
-        self._handle = handle
+        self._reader = reader
         self._size = size
         self._start = start
         self._salt = salt
-        self._window = b""
-        self._window_at = 0
 
     def __iter__(self) -> Iterator[ScannedRecord | RecordRun | UnreadableRange]:
-        at = self._start
+        at, reader = self._start, self._reader
         while at < self._size:
-            here = self._load_window(at, HEADER_BYTES)
-            run = scan_run(self._window, here, self._window_at, self._salt, with_extras=not self._marks)
+            here = reader.load(at, HEADER_BYTES, self._size)
+            run = scan_run(reader.window, here, reader.window_at, self._salt, with_extras=not self._marks)
             if run is not None:
                 yield run
                 at = run.end
                 continue
-            head = decode_record_header(self._window, here, self._salt)
+            head = decode_record_header(reader.window, here, self._salt)
             if head is not None and at + head.length <= self._size:
-                here = self._load_window(at, head.length)
+                here = reader.load(at, head.length, self._size)
                 yield self._check_record(at, here, head)
                 at += head.length
             else:
@@ -79,40 +74,34 @@ class SegmentScan:
     def _check_record(self, at: int, here: int, head: RecordHeader) -> ScannedRecord | UnreadableRange:
         try:
             if head.extras:
-                return ScannedRecord(at, head, decode_body(self._window, here, head))
-            if is_body_intact(self._window, here, head):
+                return ScannedRecord(at, head, decode_body(self._reader.window, here, head))
+            if is_body_intact(self._reader.window, here, head):
                 return ScannedRecord(at, head, None)
         except UnreadableRecord:
             pass  # treated like a checksum mismatch
         return UnreadableRange(at, at + head.length, "checksum")
 
-    def _load_window(self, at: int, length: int) -> int:
-        """Load these bytes into the window, as far as the file goes. Return their position in the window."""
-        here = at - self._window_at
-        if here < 0 or here + length > len(self._window):
-            self._window = self._files.read(self._handle, min(max(length, READ_AHEAD), self._size - at), at)
-            self._window_at, here = at, 0
-        return here
-
     def _find_next_header(self, at: int) -> int:
+        reader = self._reader
         while at < self._size:
-            here = self._load_window(at, min(READ_AHEAD, self._size - at))
-            found = self._window.find(MAGIC, here)
+            here = reader.load(at, min(READ_AHEAD, self._size - at), self._size)
+            found = reader.window.find(MAGIC, here)
             if found < 0:
-                at = max(at + 1, self._window_at + len(self._window) - len(MAGIC) + 1)
+                at = max(at + 1, reader.window_at + len(reader.window) - len(MAGIC) + 1)
                 continue
-            at = self._window_at + found
-            if decode_record_header(self._window, self._load_window(at, HEADER_BYTES), self._salt) is not None:
+            at = reader.window_at + found
+            here = reader.load(at, HEADER_BYTES, self._size)
+            if decode_record_header(reader.window, here, self._salt) is not None:
                 return at
             at += 1
         return self._size
 
 
-def find_salt(files: Files, handle: int, size: int) -> int | None:
+def find_salt(reader: FileReader, size: int) -> int | None:
     """Return the salt of the first valid record, or None. Used when the segment's header is lost."""
     at = 0
     while at < size:
-        window = files.read(handle, READ_AHEAD + HEADER_BYTES, at)
+        window = reader.read(at, READ_AHEAD + HEADER_BYTES)
         here = window.find(MAGIC)
         while here >= 0:
             if decode_record_header(window, here, None) is not None:

@@ -19,18 +19,19 @@ from typing import NamedTuple
 import google_crc32c
 
 from headrace.errors import SpoolFormatError
-from headrace.spool.files import Files, write_atomically
+from headrace.spool.files import READ_AHEAD, FileReader, Files, write_atomically
 from headrace.spool.journal import SUFFIX, Journal
 from headrace.spool.record import (
+    HEADER_BYTES,
     Pairs,
     SpoolRecord,
     UnreadableRecord,
     decode_record,
+    decode_record_header,
     decode_records,
     pack_pairs,
     unpack_pairs,
 )
-from headrace.spool.scan import READ_AHEAD
 
 SEGMENT_MAGIC = b"HRSPOOL\n"
 SEGMENT_VERSION = 1
@@ -116,6 +117,7 @@ class Segment:
         self.salt = header.salt
         self.created_at_us = header.created_at_us
         self.journal = journal
+        self.reader = FileReader(files, path)
         self.start = 2 * header.length  # offset of the first record
         self.size = self.start  # offset of the next record
         self.last = header.base - 1  # highest sequence number it accounts for
@@ -130,10 +132,7 @@ class Segment:
         self._run_end = -1
         self._low = 0  # every record before this index is done
         self._files = files
-        self._reader: int | None = None
         self._writer: int | None = None
-        self._window = b""
-        self._window_at = 0
 
     @classmethod
     def create(cls, files: Files, folder: Path, base: int, marks: Pairs, reserved: int, now_us: int) -> Segment:
@@ -251,7 +250,7 @@ class Segment:
         read."""
         at, end = self.byte_range(index)
         here = self._load_window(at, end - at)
-        return decode_record(self._window, here, here + end - at, self.salt, attempts)
+        return decode_record(self.reader.window, here, here + end - at, self.salt, attempts)
 
     def read_run(self, index: int, attempts: Sequence[int]) -> list[SpoolRecord]:
         """Read consecutive records up to the first unreadable one; `read` raises the error for that one."""
@@ -266,7 +265,7 @@ class Segment:
                 break  # raised again by `read`
             starts = [offset - at + here for offset in self.offsets[index:stop]]
             tried = attempts[len(records) :]
-            records += decode_records(self._window, starts, self.lengths[index:stop], self.salt, tried)
+            records += decode_records(self.reader.window, starts, self.lengths[index:stop], self.salt, tried)
             index = end - len(attempts) + len(records)
             if index < stop:
                 break
@@ -291,22 +290,17 @@ class Segment:
         at = self.offsets[index]
         return at, at + self.lengths[index]
 
-    def read_bytes(self, at: int, length: int) -> bytes:
-        return self._files.read(self._read_handle(), length, at)
+    def read_put_at(self, index: int) -> float | None:
+        """Return the unix time at which a record was put; None if its header cannot be read."""
+        try:
+            data = self.reader.read(self.offsets[index], HEADER_BYTES)
+        except OSError:
+            return None
+        head = decode_record_header(data, 0, self.salt)
+        return None if head is None else head.put_at_us / 1e6
 
     def _load_window(self, at: int, length: int) -> int:
-        here = at - self._window_at
-        if here < 0 or here + length > len(self._window):
-            # Never beyond `size`: bytes there may be truncated and rewritten.
-            wanted = min(max(length, READ_AHEAD), self.size - at)
-            self._window = self._files.read(self._read_handle(), wanted, at)
-            self._window_at, here = at, 0
-        return here
-
-    def _read_handle(self) -> int:
-        if self._reader is None:
-            self._reader = self._files.open_read(self.path)
-        return self._reader
+        return self.reader.load(at, length, self.size)  # never beyond `size`: bytes there may be rewritten
 
     # Writing
 
@@ -353,16 +347,10 @@ class Segment:
             self._files.close(self._writer)
             self._writer = None
 
-    def stop_reading(self) -> None:
-        if self._reader is not None:
-            self._files.close(self._reader)
-            self._reader = None
-        self._window = b""
-
     def close(self) -> None:
         self.stop_writing()
         self.journal.close()
-        self.stop_reading()
+        self.reader.close()
 
     def remove(self) -> None:
         """Delete the segment, then its journal: a segment without its journal would deliver every record again."""

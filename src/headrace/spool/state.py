@@ -17,7 +17,6 @@ from headrace.errors import UnknownRecord
 from headrace.spool.journal import ACKED, LEASED, NoteKind
 from headrace.spool.memory import BufferedRecord, MemoryLayer
 from headrace.spool.options import SpoolOptions
-from headrace.spool.record import HEADER_BYTES, decode_record_header
 from headrace.spool.recovery import RecoveryResult
 from headrace.spool.requeued import OrderKey, RequeuedRecords
 from headrace.spool.segment import Segment
@@ -244,13 +243,5 @@ class SpoolState:
         sequence = segment.get_sequence(index)
         if self._oldest[0] != sequence:
             block = self.memory.recent.get(sequence)
-            self._oldest = (sequence, block.put_at if block is not None else _read_put_at(segment, index))
+            self._oldest = (sequence, block.put_at if block is not None else segment.read_put_at(index))
         return self._oldest[1]
-
-
-def _read_put_at(segment: Segment, index: int) -> float | None:
-    try:
-        head = decode_record_header(segment.read_bytes(segment.offsets[index], HEADER_BYTES), 0, segment.salt)
-    except OSError:
-        return None
-    return head.put_at_us / 1e6 if head is not None else None

@@ -12,10 +12,11 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from headrace.spool.files import Files, discard, is_no_space, write_atomically
+from headrace.spool.files import FileReader, Files, discard, is_no_space, write_atomically
 from headrace.spool.journal import NoteKind
 from headrace.spool.options import FSYNC_BOUNDS_S
 from headrace.spool.record import Pairs
@@ -116,12 +117,9 @@ class SegmentStore:
 
     def rescan(self, segment: Segment) -> list[UnreadableRange]:
         """Read a segment back through a new handle after a failed fsync. Return its unreadable ranges."""
-        handle = self.files.open_read(segment.path)
-        try:
-            scan = SegmentScan(self.files, handle, segment.size, segment.start, segment.salt)
+        with closing(FileReader(self.files, segment.path)) as reader:
+            scan = SegmentScan(reader, segment.size, segment.start, segment.salt)
             return [each for each in scan if isinstance(each, UnreadableRange)]
-        finally:
-            self.files.close(handle)
 
     # Removal
 
