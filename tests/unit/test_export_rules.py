@@ -21,8 +21,8 @@ from headrace.spool.destination import (
 )
 from headrace.spool.exporter import ExporterOptions
 from headrace.spool.health import DestinationHealth
-from headrace.spool.http_errors import error_for_status, parse_retry_after
 from headrace.spool.outcomes import UnknownOutcomes
+from tests.http_errors import error_for_status, parse_retry_after
 
 DEFAULT_BACKOFF = ExporterOptions().backoff
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Map HTTP responses to send errors, for destinations that use HTTP. Pure."""
+"""Map HTTP responses to send errors, for the destination of `tests/exporting.py`. Pure."""
 
 from __future__ import annotations
 
