@@ -22,6 +22,7 @@ class SendError(HeadraceError):
     """The destination did not accept a record."""
 
     kind: ClassVar[str] = "retryable"  # the label `error_type` in metrics
+    is_outage = False  # True if the destination is down, which is what the circuit breaker counts
 
     def __init__(
         self,
@@ -35,11 +36,6 @@ class SendError(HeadraceError):
         self.outcome_unknown = outcome_unknown
         self.retry_after_s = retry_after_s
         self.label = kind or self.kind
-
-    @property
-    def is_outage(self) -> bool:
-        """Return True if the error means that the destination is down, which is what the circuit breaker counts."""
-        return False
 
 
 class RetryableSendError(SendError):
@@ -55,11 +51,7 @@ class RetryableSendError(SendError):
         refused: bool = False,  # the destination responded and asked to wait (429): busy, not down
     ) -> None:
         super().__init__(message, outcome_unknown=outcome_unknown, retry_after_s=retry_after_s, kind=kind)
-        self._refused = refused
-
-    @property
-    def is_outage(self) -> bool:
-        return not self._refused
+        self.is_outage = not refused
 
 
 class PermanentSendError(SendError):
