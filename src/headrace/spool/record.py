@@ -8,7 +8,7 @@ allocation; a body is returned only if the checksum over header and body matches
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
 from struct import error as StructError
@@ -31,7 +31,7 @@ FIELDS_AT = HEADER_BYTES - FIELDS.size
 _pack_start, _pack_check, _pack_fields = Struct("<4sI").pack, Struct("<I").pack, FIELDS.pack
 _RECORD_VIEW = Struct("<8xIIxB2xQ16xQIII")  # the same header, with only the fields that decoding a record needs
 _RUN_VIEW = Struct("<4sIIIBB2xQ8xQ8xIII")  # the same header, with only the fields that scanning plain records needs
-HEADER_CHECK_AT, RECORD_CHECK_AT = 4, 8
+RECORD_CHECK_AT = 8
 SMALLEST_TO_COMPRESS = 64  # below this size, snappy's framing costs more than it saves
 MAX_LENGTH = 2**32 - 1
 
@@ -156,7 +156,7 @@ def encode_onto(
 
 def encode_void(salt: int, first: int, last: int, *, durable: int, marks: Pairs = NO_PAIRS) -> bytes:
     """Encode a void record: the sequence numbers `first` to `last` hold nothing, so their absence is no loss."""
-    extras = pack_extras("", NO_PAIRS, marks) if marks else b""
+    extras = pack_extras("", NO_PAIRS, marks)
     return encode(salt, last, b"", place=first, put_at_us=0, durable=durable, extras=extras, flags=VOID)
 
 
@@ -348,18 +348,6 @@ def _read_text(data: bytes, at: int) -> tuple[str, int]:
     return data[at + _LENGTH.size : end].decode(), end
 
 
-def pack_pairs(pairs: Pairs) -> bytes:
-    """Encode the marks of a segment's header."""
-    return pack_extras("", NO_PAIRS, pairs) if pairs else b""
-
-
-def unpack_pairs(data: bytes) -> Pairs:
-    return unpack_extras(data, False)[2] if data else NO_PAIRS
-
-
-def merge_marks(sources: Sequence[Pairs]) -> dict[str, str]:
+def merge_marks(sources: Iterable[Pairs]) -> dict[str, str]:
     """Merge marks in the given order: the last value of a key wins."""
-    merged: dict[str, str] = {}
-    for each in sources:
-        merged.update(each)
-    return merged
+    return {key: value for marks in sources for key, value in marks.items()}

@@ -23,14 +23,15 @@ from headrace.spool.files import READ_AHEAD, FileReader, Files, write_atomically
 from headrace.spool.journal import SUFFIX, Journal
 from headrace.spool.record import (
     HEADER_BYTES,
+    NO_PAIRS,
     Pairs,
     SpoolRecord,
     UnreadableRecord,
     decode_record,
     decode_record_header,
     decode_records,
-    pack_pairs,
-    unpack_pairs,
+    pack_extras,
+    unpack_extras,
 )
 
 SEGMENT_MAGIC = b"HRSPOOL\n"
@@ -70,7 +71,7 @@ def parse_segment_name(name: str) -> int | None:
 
 def encode_header(salt: int, base: int, created_at_us: int, reserved: int, marks: Pairs) -> bytes:
     """Return both copies of the header."""
-    packed = pack_pairs(marks)
+    packed = pack_extras("", NO_PAIRS, marks)
     length = _HEADER.size + len(packed) + _CHECK.size
     one = _HEADER.pack(SEGMENT_MAGIC, SEGMENT_VERSION, 0, length, salt, base, created_at_us, reserved) + packed
     return (one + _CHECK.pack(google_crc32c.value(one))) * 2
@@ -102,10 +103,11 @@ def _parse_header(data: bytes, at: int) -> SegmentHeader | None:
             " use the release that wrote it."
         )
     try:
-        marks = unpack_pairs(data[at + _HEADER.size : end])
-        return SegmentHeader(salt, base, created_at_us, reserved, marks, length)
+        packed = data[at + _HEADER.size : end]
+        marks = unpack_extras(packed, has_part=False)[2] if packed else NO_PAIRS
     except UnreadableRecord:
         return None
+    return SegmentHeader(salt, base, created_at_us, reserved, marks, length)
 
 
 class Segment:

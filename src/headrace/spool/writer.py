@@ -39,7 +39,7 @@ class WriteBatch:
     def collect_marks(self) -> dict[str, str]:
         """Return the newest value of every mark in the batch."""
         found = [*self.void_marks.items(), *((block.sequence, block.marks) for block in self.blocks if block.marks)]
-        return merge_marks([marks for _, marks in sorted(found, key=lambda each: each[0])])
+        return merge_marks(marks for _, marks in sorted(found, key=lambda each: each[0]))
 
 
 @dataclass(frozen=True)
@@ -272,5 +272,5 @@ class SpoolWriter:
 
 
 def _encode_void_range(salt: int, first: int, last: int, durable: int, void_marks: dict[int, Pairs]) -> bytes:
-    marks = merge_marks([void_marks[each] for each in sorted(void_marks) if first <= each <= last])
+    marks = merge_marks(void_marks[each] for each in sorted(void_marks) if first <= each <= last)
     return encode_void(salt, first, last, durable=durable, marks=marks)
