@@ -235,7 +235,9 @@ class Exporter:
             # order is kept.
             self._log_internal_error("could not prepare a record")
             self._counters.record_failure("prepare", record.attempts > 0)
-            self._retry_prepare(record, self._options.backoff.delay_s(record.attempts + 1, self._draw()), repr(error))
+            delay_s = self._options.backoff.delay_s(record.attempts + 1, self._draw())
+            self._nack(record, delay_s, f"prepare: {error!r}")
+            self._pause_to_keep_order(delay_s)
             return None
         return PreparedRecord(record, batches, self._clock() - began)
 
@@ -343,10 +345,10 @@ class Exporter:
             # Probe with another record next time: the failure may be due to this one.
             delay_s = max(delay_s, 2 * self._options.breaker_reset_s)
         self._nack(record, delay_s, f"{error.label}: {error}")
-        if self._is_ordered:
-            self._flow.pause(delay_s)  # the record's delay may be longer: it may have failed before this start
-        else:
-            self._flow.pause(min(delay_s, backoff.delay_s(rounds, draw, error.retry_after_s)))
+        # To keep the order, all wait for the record, whose delay may be longer: it may have failed before this start.
+        self._flow.pause(
+            delay_s if self._is_ordered else min(delay_s, backoff.delay_s(rounds, draw, error.retry_after_s))
+        )
         self._recall_prepared()
 
     def _split(self, item: PreparedRecord, number: int, error: TooLargeSendError) -> None:
@@ -389,8 +391,7 @@ class Exporter:
         self._spool.release(item.record.id)
         self._counters.add("released")
 
-    def _retry_prepare(self, record: SpoolRecord, delay_s: float, why: str) -> None:
-        self._nack(record, delay_s, f"prepare: {why}")
+    def _pause_to_keep_order(self, delay_s: float) -> None:
         if self._is_ordered:
             self._flow.pause(delay_s)
             self._recall_prepared()
@@ -415,9 +416,7 @@ class Exporter:
         self._log_internal_error(what)
         try:
             self._spool.nack(record.id, delay=self._options.backoff.longest_s, reason=what)
-            if self._is_ordered:
-                self._flow.pause(self._options.backoff.longest_s)
-                self._recall_prepared()
+            self._pause_to_keep_order(self._options.backoff.longest_s)
         except SpoolError:
             pass  # the record was finished already, or the spool is closed
 
