@@ -316,7 +316,7 @@ def test_a_record_that_kills_its_process_is_poison_in_the_end(spool_path: Path) 
 def die(spool: Spool) -> None:
     """Leave the spool as a killed process does: the lock is gone, nothing more is written."""
     store = vars(spool)["_state"].store
-    store.files.close(vars(spool)["_directory_lock"])
+    store.files.close(vars(store)["_lock"])
     vars(spool)["_state"].closed = True
 
 

@@ -55,7 +55,9 @@ class Inspection:
     findings: list[SpoolFinding]  # empty if the spool is intact
 
 
-def inspect_spool(path: Path, *, files: Files | None = None, progress: ProgressCallback | None = None) -> Inspection:
+def inspect_spool(
+    path: Path, *, files: Files | None = None, progress: ProgressCallback = lambda _done, _total: None
+) -> Inspection:
     """Read all segments and journals of a spool, and check every checksum and sequence number. Takes some seconds per
     gigabyte, hence `progress`. Raises SpoolError if there is no spool."""
     files = files or Files()

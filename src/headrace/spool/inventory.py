@@ -80,7 +80,9 @@ class SegmentInventory:
         return not (self.header_intact or self.records or self.segment.salt)
 
 
-def scan_directory(files: Files, folder: Path, progress: ProgressCallback | None = None) -> list[SegmentInventory]:
+def scan_directory(
+    files: Files, folder: Path, progress: ProgressCallback = lambda _done, _total: None
+) -> list[SegmentInventory]:
     """Return an inventory of every segment, in order. The newest is read first: its numbers override a tail that was
     written again."""
     found = find_segments(files, folder)
@@ -88,7 +90,7 @@ def scan_directory(files: Files, folder: Path, progress: ProgressCallback | None
     done = 0
     result: list[SegmentInventory] = []
     for base, path, size in reversed(found):
-        report = None if progress is None else partial(_report_progress, progress, done, total)
+        report = partial(_report_progress, progress, done, total)
         newest_is_nothing = len(result) == 1 and result[0].is_unidentified
         following = result[-1].segment.base if result and not newest_is_nothing else None
         marks = not any(
@@ -101,8 +103,7 @@ def scan_directory(files: Files, folder: Path, progress: ProgressCallback | None
         done += size
         _classify_gaps(each, following)
         result.append(each)
-    if progress is not None:
-        progress(total, total)
+    progress(total, total)
     return result[::-1]
 
 
@@ -123,7 +124,7 @@ def find_segments(files: Files, folder: Path) -> list[tuple[int, Path, int]]:
 
 
 def _read_segment(
-    files: Files, base: int, path: Path, following: int | None, report: Callable[[int], None] | None, *, marks: bool
+    files: Files, base: int, path: Path, following: int | None, report: Callable[[int], None], *, marks: bool
 ) -> SegmentInventory:
     size = files.size(path)
     with closing(FileReader(files, path)) as reader:
@@ -146,7 +147,7 @@ def _index_records(
     each: SegmentInventory,
     scan: Iterable[ScannedRecord | RecordRun | UnreadableRange],
     following: int | None,
-    report: Callable[[int], None] | None,
+    report: Callable[[int], None],
 ) -> None:
     segment = each.segment
     pending: list[UnreadableRange] = []  # unreadable ranges since the last readable record
@@ -154,8 +155,7 @@ def _index_records(
         if isinstance(found, UnreadableRange):
             pending.append(found)
             continue
-        if report is not None:
-            report(found.at if isinstance(found, ScannedRecord) else found.end)
+        report(found.at if isinstance(found, ScannedRecord) else found.end)
         first, last = _sequence_range(found)
         if isinstance(found, RecordRun):  # skip the rest of a tail that was written again
             first = max(first, segment.last + 1)

@@ -13,6 +13,7 @@ import errno
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 from headrace.errors import SpoolReadFailed, UnknownRecord
@@ -34,16 +35,14 @@ AHEAD_RECORDS, AHEAD_BYTES = 64, 256 * 1024  # read, checked and decompressed to
 READ_ERROR_TIMEOUT_S = 60.0  # read errors (EIO) of a record for this long mean that it is corrupt
 
 
+@dataclass(slots=True)
 class ReadAheadBuffer:
     """Records of a segment that were read but not leased, in reverse order."""
 
-    __slots__ = ("index", "is_next", "records", "segment")
-
-    def __init__(self, segment: Segment, index: int, records: list[SpoolRecord]) -> None:
-        self.segment = segment
-        self.index = index  # index of the next record
-        self.records = records
-        self.is_next = False  # it is the next record of the spool; once it is leased, so is the one after it
+    segment: Segment
+    index: int  # index of the next record
+    records: list[SpoolRecord]
+    is_next: bool = False  # it is the next record of the spool; once it is leased, so is the one after it
 
 
 class Leasing:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from headrace.spool.files import Files, discard
 from headrace.spool.inventory import (
-    ProgressCallback,
     ScannedPart,
     SegmentInventory,
     SequenceRange,
@@ -44,11 +43,11 @@ class RecoveryResult:
     reusable: Segment | None = None  # the last segment, if it is empty and can be written to
 
 
-def recover(files: Files, folder: Path, progress: ProgressCallback | None = None) -> RecoveryResult:
+def recover(files: Files, folder: Path) -> RecoveryResult:
     """Read every segment, record losses and repair the tail of the last one."""
     result = RecoveryResult()
     _discard_leftovers(files, folder)
-    found = scan_directory(files, folder, progress)
+    found = scan_directory(files, folder)
     # Only at the end: in the middle, even an unidentified file accounts for its sequence numbers.
     if found and found[-1].is_unidentified:
         _quarantine_segment(files, folder, found.pop().segment, result)

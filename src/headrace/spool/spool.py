@@ -21,7 +21,6 @@ from headrace.errors import SpoolClosed
 from headrace.spool.admission import Admission
 from headrace.spool.directory_lock import take_lock
 from headrace.spool.files import Files, to_spool_error
-from headrace.spool.inventory import ProgressCallback
 from headrace.spool.journal import NoteKind
 from headrace.spool.leasing import Leasing
 from headrace.spool.maintenance import SpoolMaintenance
@@ -38,11 +37,8 @@ class Spool:
     """A durable queue. Open with `Spool.open`; use from any number of threads; call `close`, or use as a context
     manager."""
 
-    def __init__(
-        self, options: SpoolOptions, recovered: RecoveryResult, store: SegmentStore | None, lock: int | None
-    ) -> None:
+    def __init__(self, options: SpoolOptions, recovered: RecoveryResult, store: SegmentStore | None) -> None:
         self.options = options
-        self._directory_lock = lock
         self._always_durable = options.sync == "always"
         self._state = SpoolState(options, recovered, store)
         writer = None if store is None else SpoolWriter(self._state, store)
@@ -60,7 +56,6 @@ class Spool:
         options: SpoolOptions,
         *,
         files: Files | None = None,
-        progress: ProgressCallback | None = None,
         background: bool = True,
     ) -> Spool:
         """Lock the directory, recover it and open the spool. Without `background`, the caller must call `maintain`
@@ -69,14 +64,14 @@ class Spool:
         Raises SpoolBusy, SpoolFormatError, SpoolDiskFull or SpoolWriteFailed.
         """
         if options.type == "memory" or options.path is None:
-            return cls(options, RecoveryResult(), None, None)
+            return cls(options, RecoveryResult(), None)
         files = files or Files()
         folder = options.path.absolute()
         try:
             files.make_directory(folder)
             lock = take_lock(files, folder)
             try:
-                spool = cls._recover(options, files, folder, lock, progress)
+                spool = cls._recover(options, files, folder, lock)
             except BaseException:
                 files.close(lock)
                 raise
@@ -87,12 +82,10 @@ class Spool:
         return spool
 
     @classmethod
-    def _recover(
-        cls, options: SpoolOptions, files: Files, folder: Path, lock: int, progress: ProgressCallback | None
-    ) -> Spool:
-        found = recover(files, folder, progress)
-        store = SegmentStore(files, folder, found.segments)
-        spool = cls(options, found, store, lock)
+    def _recover(cls, options: SpoolOptions, files: Files, folder: Path, lock: int) -> Spool:
+        found = recover(files, folder)
+        store = SegmentStore(files, folder, found.segments, lock)
+        spool = cls(options, found, store)
         if found.reusable is not None:
             store.adopt(found.reusable)
         else:
@@ -127,15 +120,8 @@ class Spool:
             raise to_spool_error(error) from error
         finally:
             self._maintenance.sweep()
-            self._close_files(store)
-
-    def _close_files(self, store: SegmentStore) -> None:
-        with self._maintenance.reading, self._maintenance.cleaning:
-            for segment in store.segments:
-                segment.close()
-            if self._directory_lock is not None:
-                store.files.close(self._directory_lock)
-                self._directory_lock = None
+            with self._maintenance.reading, self._maintenance.cleaning:
+                store.close()
 
     def __enter__(self) -> Spool:
         return self
@@ -262,10 +248,9 @@ class Spool:
         state, store, maintenance = self._state, self._state.store, self._maintenance
         available = None if store is None else store.files.free_bytes(store.folder)
         with state.lock:
-            files = {} if store is None else store.stats()
             return SpoolStats(
                 **state.ledger.read_counts(),
-                **files,
+                **({} if store is None else store.stats()),
                 max_size=self.options.max_size,
                 max_bytes=self.options.max_bytes,
                 in_flight=len(state.in_flight),

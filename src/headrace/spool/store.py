@@ -33,13 +33,14 @@ BALLAST_BYTES = 64 * 1024
 
 
 class SegmentStore:
-    def __init__(self, files: Files, folder: Path, segments: Sequence[Segment]) -> None:
+    def __init__(self, files: Files, folder: Path, segments: Sequence[Segment], lock: int) -> None:
         self.files = files
         self.folder = folder
         self.segments = list(segments)
         self.active: Segment | None = None
         self.rotations = 0
         self.ballast = False
+        self._lock = lock  # handle of the lock of the directory
         self._bases = [each.base for each in self.segments]
         self._unread = deque(self.segments)  # segments with records in their own order, oldest first
         self._position = 0  # index in the first of these
@@ -152,6 +153,12 @@ class SegmentStore:
                 *(segment.path, error),
                 extra={"action": "spool_remove"},
             )
+
+    def close(self) -> None:
+        """Close all files and unlock the directory."""
+        for segment in self.segments:
+            segment.close()
+        self.files.close(self._lock)
 
     # Ballast: a small file that reserves space for a full disk. Deleting it makes room for a new segment, so that the
     # previous one, whose records are finished or may be dropped, can be deleted.
