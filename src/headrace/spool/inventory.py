@@ -39,8 +39,6 @@ class ScannedPart:
 
 @dataclass
 class SegmentInventory:
-    """Content and state of one segment."""
-
     segment: Segment
     header_intact: bool
     marks: Pairs  # marks in the header
@@ -181,7 +179,6 @@ def _sequence_range(found: ScannedRecord | RecordRun) -> SequenceRange:
 
 
 def _add_run(each: SegmentInventory, run: RecordRun, first: int, last: int) -> None:
-    """Add the records `first` to `last` of a run."""
     low, high = first - run.first, last + 1 - run.first
     segment = each.segment
     charges = [HEADER_BYTES + raw for raw in run.raws[low:high]]

@@ -42,7 +42,6 @@ class UnknownOutcomes:
         self._started = 0
 
     def record_attempt(self, record_id: int) -> None:
-        """Record that this process has tried the record itself."""
         with self._lock:
             self._tried.add(record_id)
 

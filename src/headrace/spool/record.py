@@ -56,8 +56,6 @@ class SpoolRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """A record to be put or to replace another."""
-
     payload: bytes
     token: str = ""
     meta: Pairs = field(default_factory=dict[str, str])
@@ -116,7 +114,6 @@ def encode(
     flags: int = 0,
     compress: bool = True,
 ) -> bytes:
-    """Return the encoded record."""
     pieces: list[bytes] = []
     encode_onto(pieces, salt, sequence, payload, put_at_us, durable, place, extras, flags, compress)
     return b"".join(pieces)

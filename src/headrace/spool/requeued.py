@@ -67,7 +67,6 @@ class RequeuedRecords:
         return self._delayed[0][0] if self._delayed else None
 
     def end_delays(self) -> None:
-        """Make all delayed records ready now."""
         self.next_ready(math.inf)
 
     def count_delayed(self, now: float) -> int:

@@ -26,16 +26,12 @@ from headrace.spool.record import (
 
 
 class ScannedRecord(NamedTuple):
-    """An intact record."""
-
     at: int
     head: RecordHeader
     body: RecordBody | None  # decoded only if it has extras (token, marks, part)
 
 
 class UnreadableRange(NamedTuple):
-    """A range of bytes that is not a valid record."""
-
     at: int
     end: int
     reason: str

@@ -244,7 +244,6 @@ class Spool:
         self._maintenance.maintain()
 
     def stats(self) -> SpoolStats:
-        """Return a consistent snapshot."""
         state, store, maintenance = self._state, self._state.store, self._maintenance
         available = None if store is None else store.files.free_bytes(store.folder)
         with state.lock:
