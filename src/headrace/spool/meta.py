@@ -26,19 +26,15 @@ def write_meta(files: Files, folder: Path, facts: Mapping[str, Any]) -> None:
     write_atomically(files, folder / NAME, data.encode() + b"\n", sync=False)
 
 
-def read_meta(files: Files, folder: Path) -> dict[str, Any]:
-    """Return the metadata; empty if the file is missing or invalid."""
+def read_next_sequence_hint(files: Files, folder: Path) -> int:
+    """Return the next sequence number according to the file; 1 if the file is missing or invalid."""
     try:
         outer: Any = json.loads(read_all(files, folder / NAME))
         text: Any = outer["meta"]
         if google_crc32c.value(text.encode()) != outer["crc32c"]:
-            return {}
+            return 1
         found: Any = json.loads(text)
+        hint = found["next_sequence"] if found["version"] == VERSION else 1
     except (ValueError, TypeError, KeyError, AttributeError, OSError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) and found.get("version") == VERSION else {}
-
-
-def read_next_sequence_hint(meta: Mapping[str, Any]) -> int:
-    hint = meta.get("next_sequence")
+        return 1
     return hint if isinstance(hint, int) and 0 < hint < MAX_HINT else 1

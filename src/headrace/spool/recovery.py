@@ -21,7 +21,7 @@ from headrace.spool.inventory import (
 )
 from headrace.spool.journal import SUFFIX, NoteKind
 from headrace.spool.ledger import Ledger
-from headrace.spool.meta import read_meta, read_next_sequence_hint
+from headrace.spool.meta import read_next_sequence_hint
 from headrace.spool.retained_files import QUARANTINE, write_retained_file
 from headrace.spool.scan import UnreadableRange
 from headrace.spool.segment import DONE, SEGMENT_SUFFIX, WAITING, Segment
@@ -57,7 +57,7 @@ def recover(files: Files, folder: Path) -> RecoveryResult:
         _repair_tail(files, folder, found[-1], result)
     result.marks = collect_marks(found)
     _join_parts(found, result)
-    _restore_numbering(found, read_next_sequence_hint(read_meta(files, folder)), result)
+    _restore_numbering(found, read_next_sequence_hint(files, folder), result)
     result.segments = [each.segment for each in found]
     last = found[-1] if found else None
     if last and last.is_empty and last.segment.base == result.next_sequence and dict(last.marks) == result.marks:
