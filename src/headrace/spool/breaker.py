@@ -111,28 +111,20 @@ class Breaker:
             if verdict is None or generation != self._generation or not self._enabled:
                 return
             before = self.state
-            self._apply_verdict(verdict)
+            self._failures = 0 if verdict else self._failures + 1
+            if verdict and before is BreakerState.HALF_OPEN:
+                self._enter_state(BreakerState.CLOSED)
+            elif not verdict and (before is BreakerState.HALF_OPEN or self._failures >= self._threshold):
+                self._reopens_at = self._clock() + self._reset_s
+                self._enter_state(BreakerState.OPEN)
             after = self.state
         if after is not before:
             self._on_change(before, after)
-
-    def _apply_verdict(self, verdict: bool) -> None:
-        if verdict:
-            self._failures = 0
-            if self.state is BreakerState.HALF_OPEN:
-                self._enter_state(BreakerState.CLOSED)
-            return
-        self._failures += 1
-        if self.state is BreakerState.HALF_OPEN or self._failures >= self._threshold:
-            self._reopens_at = self._clock() + self._reset_s
-            self._enter_state(BreakerState.OPEN)
 
     def _enter_state(self, state: BreakerState) -> None:
         self._transitions[self.state, state] += 1
         self.state = state
         self._generation += 1
-        if state is BreakerState.CLOSED:
-            self._failures = 0
 
 
 class Permit:
