@@ -157,7 +157,7 @@ class HttpDestination:
             raise PermanentSendError("poison")
         lines = record.payload.split(b"\n")
         tokens = [record.token] if len(lines) == 1 else [f"{record.token}/{n}" for n in range(len(lines))]
-        return [SendBatch(line, token, len(line)) for line, token in zip(lines, tokens, strict=True)]
+        return [SendBatch(line, token) for line, token in zip(lines, tokens, strict=True)]
 
     def send(self, batch: SendBatch) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout_s)

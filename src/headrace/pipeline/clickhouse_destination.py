@@ -184,5 +184,4 @@ def _build_tokens(record: SpoolRecord, blocks: int) -> list[str]:
 
 
 def _build_batch(table: str, rows: pa.Table, token: str) -> SendBatch:
-    data = to_arrow_file(rows)
-    return SendBatch(InsertBlock(table, tuple(rows.schema.names), data), token, len(data))
+    return SendBatch(InsertBlock(table, tuple(rows.schema.names), to_arrow_file(rows)), token)

@@ -78,7 +78,6 @@ class SendBatch:
 
     body: Any  # in the destination's own format
     token: str
-    bytes: int
 
 
 class Destination(Protocol):

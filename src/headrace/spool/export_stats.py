@@ -29,7 +29,6 @@ class ExporterStats:
     splits: int
     released: int
     errors: int  # internal errors: each is a bug or a broken disk, with a traceback in the log
-    preparers: int
     workers: int
     senders: int
     preparers_active: int
@@ -99,7 +98,6 @@ class ExportCounters:
         *,
         destination: str,
         healthy: bool,
-        preparers: int,
         workers: int,
         senders: int,
         sending: int,
@@ -122,7 +120,6 @@ class ExportCounters:
                 splits=self.counts["splits"],
                 released=self.counts["released"],
                 errors=self.counts["errors"],
-                preparers=preparers,
                 workers=workers,
                 senders=senders,
                 preparers_active=self.counts["preparers_active"],

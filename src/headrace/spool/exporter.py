@@ -39,7 +39,7 @@ from headrace.spool.destination import (
     TooLargeSendError,
 )
 from headrace.spool.export_stats import ExportCounters, ExporterStats
-from headrace.spool.flow_control import IDLE_S, TICK_S, FlowControl, FlowControlLimits, PreparedRecord
+from headrace.spool.flow_control import IDLE_S, TICK_S, FlowControl, PreparedRecord
 from headrace.spool.health import UNHEALTHY_AFTER, DestinationHealth
 from headrace.spool.outcomes import UnknownOutcomes
 from headrace.spool.record import SpoolRecord
@@ -99,13 +99,15 @@ class Exporter:
             on_change=self._on_breaker_change,
         )
         self._outcomes = UnknownOutcomes(destination.dedup_window_blocks)
-        limits = FlowControlLimits(
-            options.channel_size,
-            min(options.workers, options.senders),
-            options.max_concurrent_sends,
-            shared or threading.BoundedSemaphore(options.max_concurrent_sends),
+        self._flow = FlowControl(
+            self._breaker,
+            self._outcomes,
+            clock,
+            channel_size=options.channel_size,
+            workers=min(options.workers, options.senders),
+            max_sends=options.max_concurrent_sends,
+            shared=shared or threading.BoundedSemaphore(options.max_concurrent_sends),
         )
-        self._flow = FlowControl(self._breaker, self._outcomes, limits, clock)
         self._health = DestinationHealth()
         self._last_error = ""
         self._counters = ExportCounters()
@@ -160,7 +162,6 @@ class Exporter:
             healthy=self._health.healthy,
             workers=self._flow.workers,
             senders=self._options.senders,
-            preparers=self._options.preparer_threads,
             sending=self._flow.sending,
             unclear=self._outcomes.count(),
             passed_blocks=self._outcomes.count_passed_blocks(),

@@ -12,6 +12,7 @@ import json
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from headrace.spool.destination import RetryableSendError, SendBatch
@@ -28,7 +29,7 @@ class FileDestination:
 
     def prepare(self, record: SpoolRecord) -> Sequence[SendBatch]:
         line = json.dumps(_build_document(record), ensure_ascii=False).encode() + b"\n"
-        return [SendBatch(line, record.token, len(line))]
+        return [SendBatch(line, record.token)]
 
     def send(self, batch: SendBatch) -> None:
         with self._lock:
@@ -38,7 +39,8 @@ class FileDestination:
                 self._file.flush()
                 os.fsync(self._file.fileno())
             except OSError as error:
-                self._truncate_back(start)
+                with suppress(OSError):  # if this fails, the retry continues a partial line: a reader sees one bad line
+                    os.ftruncate(self._file.fileno(), start)
                 raise RetryableSendError(f"Could not write to {self._file.name}: {error}.", kind="disk") from error
 
     def split(self, record: SpoolRecord, batches: Sequence[SendBatch], refused: int) -> Sequence[NewRecord]:
@@ -47,13 +49,6 @@ class FileDestination:
     def close(self) -> None:
         with self._lock:
             self._file.close()
-
-    def _truncate_back(self, start: int) -> None:
-        """Truncate a partial line, so that it does not corrupt the next one."""
-        try:
-            os.ftruncate(self._file.fileno(), start)
-        except OSError:
-            pass  # the retry continues a partial line, so a reader sees one bad line
 
 
 def _build_document(record: SpoolRecord) -> dict[str, object]:

@@ -31,14 +31,6 @@ IDLE_S = 0.2  # interval of waits that end by notification
 
 
 @dataclass(frozen=True)
-class FlowControlLimits:
-    channel_size: int
-    workers: int
-    max_sends: int
-    shared: threading.Semaphore  # of all exporters of the process
-
-
-@dataclass(frozen=True)
 class PreparedRecord:
     record: SpoolRecord
     batches: tuple[SendBatch, ...]
@@ -47,14 +39,24 @@ class PreparedRecord:
 
 class FlowControl:
     def __init__(
-        self, breaker: Breaker, outcomes: UnknownOutcomes, limits: FlowControlLimits, clock: Callable[[], float]
+        self,
+        breaker: Breaker,
+        outcomes: UnknownOutcomes,
+        clock: Callable[[], float],
+        *,
+        channel_size: int,
+        workers: int,
+        max_sends: int,
+        shared: threading.Semaphore,  # of all exporters of the process
     ) -> None:
         self._breaker = breaker
         self._outcomes = outcomes
-        self._limits = limits
         self._clock = clock
+        self._channel_size = channel_size
+        self._max_sends = max_sends
+        self._shared = shared
         self.sending = 0
-        self.workers = limits.workers
+        self.workers = workers
         self.stopping = False
         self.recalls = 0
         self._changed = threading.Condition()
@@ -135,7 +137,7 @@ class FlowControl:
     def finish_send(self) -> None:
         with self._changed:
             self.sending -= 1
-            self._limits.shared.release()
+            self._shared.release()
             self._changed.notify_all()
 
     # --- for the exporter ------------------------------------------------------------------------
@@ -178,13 +180,13 @@ class FlowControl:
         return self._clock() < self._paused_until
 
     def _try_get_permit(self) -> Permit | None:
-        if self._is_paused() or self.sending >= self._limits.max_sends or not self._breaker.can_permit():
+        if self._is_paused() or self.sending >= self._max_sends or not self._breaker.can_permit():
             return None
-        if not self._limits.shared.acquire(blocking=False):
+        if not self._shared.acquire(blocking=False):
             return None
         permit = self._breaker.permit()
         if permit is None:
-            self._limits.shared.release()
+            self._shared.release()
         return permit
 
     def _can_lease(self) -> bool:
@@ -192,4 +194,4 @@ class FlowControl:
             return False
         if self._breaker.state is not BreakerState.CLOSED or (self._is_throttled and not self._outcomes.has_room()):
             return self._reserved_slots == 0
-        return self._reserved_slots < self._limits.channel_size
+        return self._reserved_slots < self._channel_size
