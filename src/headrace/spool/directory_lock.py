@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from headrace.errors import SpoolBusy
@@ -24,20 +25,14 @@ def take_lock(files: Files, folder: Path) -> int:
                 break
             time.sleep(PAUSE_S)
         else:
-            _write_holder(files, handle)
+            with suppress(OSError):  # the lock is held anyway; only the message of SpoolBusy says less
+                files.truncate(handle, 0)
+                files.write(handle, f"{os.getpid()}\n".encode())
             return handle
     raise SpoolBusy(
         f"Process {read_holder(files, folder) or 'unknown'} has the spool {folder} open. Nothing was changed; stop that"
         " process, or use another directory."
     )
-
-
-def _write_holder(files: Files, handle: int) -> None:
-    try:
-        files.truncate(handle, 0)
-        files.write(handle, f"{os.getpid()}\n".encode())
-    except OSError:
-        pass  # the lock is held anyway; only the message of SpoolBusy says less
 
 
 def read_holder(files: Files, folder: Path) -> str:

@@ -61,10 +61,8 @@ class SpoolWriter:
         self.on_damage: Callable[[Segment, UnreadableRange], None] = lambda segment, hole: None
         self.rotate_first = False
         self._state = state
-        self._options = state.options
         self._store = store
         self._memory = state.memory
-        self._ledger = state.ledger
         self._numbers = state.numbers
         self._lock = state.lock
         self._busy = False
@@ -106,19 +104,19 @@ class SpoolWriter:
         except OSError as error:
             self.failures += 1
             self.failure = error
-            self._ledger.last_error = str(error)
+            self._state.ledger.last_error = str(error)
             if is_no_space(error):
-                self._ledger.disk_full += 1
+                self._state.ledger.disk_full += 1
             else:
-                self._ledger.write_errors += 1
+                self._state.ledger.write_errors += 1
         finally:
             self._busy = False
             self.write_ended.notify_all()
 
     def _wait_for_group(self) -> None:
         """Wait up to `group_ms` for as many durable puts as shared the last fsync. No wait if that was one."""
-        if self._options.sync == "group" and self._last_group > 1 and self.waiters < self._last_group:
-            self.write_ended.wait_for(lambda: self.waiters >= self._last_group, self._options.group_ms / 1000)
+        if self._state.options.sync == "group" and self._last_group > 1 and self.waiters < self._last_group:
+            self.write_ended.wait_for(lambda: self.waiters >= self._last_group, self._state.options.group_ms / 1000)
 
     def _write_some(self, sync: bool) -> None:
         """Write one batch, switch to a new segment, or sync, whichever is needed next."""
@@ -136,7 +134,7 @@ class SpoolWriter:
 
     def _next_batch(self, segment: Segment) -> WriteBatch | None:
         """Return the next batch for this segment; None if it does not fit into it any more."""
-        room = self._options.segment_size - segment.size
+        room = self._state.options.segment_size - segment.size
         blocks = self._memory.next_chunk(room)
         too_large = bool(blocks) and blocks[0].charge > room
         if room <= 0 or (too_large and segment.size > segment.start):
@@ -190,7 +188,7 @@ class SpoolWriter:
 
     def _append(self, segment: Segment, encoded: EncodedBatch) -> None:
         try:
-            segment.append(encoded.pieces, encoded.end - segment.size, self._options.write_buffer)
+            segment.append(encoded.pieces, encoded.end - segment.size, self._state.options.write_buffer)
         except OSError:
             if not segment.truncate_tail():
                 self._abandon(segment)
@@ -198,7 +196,7 @@ class SpoolWriter:
 
     def _encode(self, segment: Segment, batch: WriteBatch) -> EncodedBatch:
         salt, durable = segment.salt, self._numbers.synced
-        compress = self._options.compression == "snappy"
+        compress = self._state.options.compression == "snappy"
         pieces: list[bytes] = []
         offsets: list[int] = []
         lengths: list[int] = []
@@ -240,7 +238,7 @@ class SpoolWriter:
         self._numbers.written = batch.last
         self._state.marks.update(batch.collect_marks())
         self._memory.mark_written(batch.blocks, batch.last)
-        self._ledger.flushes += 1
+        self._state.ledger.flushes += 1
         if sync:
             self._numbers.synced = batch.last
             segment.journal.note(NoteKind.DURABLE, batch.last)
