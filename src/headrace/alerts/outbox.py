@@ -20,9 +20,9 @@ from typing import Any
 
 from headrace.alerts.messages import AlertMessage, message_from_document
 from headrace.alerts.queries import QUERIES
+from headrace.alerts.rules import EnvironmentRecord
 from headrace.alerts.senders import SendOptions, send
 from headrace.errors import HeadraceError
-from headrace.model.names import EnvRef
 from headrace.model.tenant_slots import SlotLimits, TenantSlots
 from headrace.postgres.connect import Pool, class_row, transaction
 from headrace.runtime.backoff import Backoff
@@ -49,23 +49,15 @@ class OutboxOptions:
 
 
 @dataclass(frozen=True)
-class DueMessage:
+class DueMessage(EnvironmentRecord):
     seq: int
-    id: str
     message: dict[str, Any]
     attempts: int
     channel_id: str
-    org: str
-    project: str
-    env: str
     type: str
     config: dict[str, Any] = field(repr=False)
     failures: int
     age_s: float
-
-    @property
-    def environment(self) -> EnvRef:
-        return EnvRef(self.org, self.project, self.env)
 
 
 class _SendLane:

@@ -14,7 +14,7 @@ from typing import Any, LiteralString
 from uuid import uuid4
 
 from headrace.alerts.queries import QUERIES
-from headrace.alerts.rules import HEALTH, InvalidRule, Rule, rule_from_document
+from headrace.alerts.rules import HEALTH, EnvironmentRecord, InvalidRule, Rule, rule_from_document
 from headrace.cold.quota_records import EffectiveQuota, find_and_lock_quotas, raise_if_exceeded
 from headrace.model.names import EnvRef
 from headrace.model.quotas import Quota, TenantRef
@@ -29,11 +29,7 @@ def generate_id(kind: str) -> str:
 
 
 @dataclass(frozen=True)
-class Channel:
-    id: str
-    org: str
-    project: str
-    env: str
+class Channel(EnvironmentRecord):
     name: str
     type: str
     config: dict[str, Any] = field(repr=False)
@@ -45,27 +41,15 @@ class Channel:
     last_error: str | None = None
     last_sent: datetime | None = None
 
-    @property
-    def environment(self) -> EnvRef:
-        return EnvRef(self.org, self.project, self.env)
-
 
 @dataclass(frozen=True)
-class Silence:
-    id: str
-    org: str
-    project: str
-    env: str
+class Silence(EnvironmentRecord):
     rule_id: str | None
     queue: str | None
     reason: str
     made_by: str
     starts_at: datetime
     ends_at: datetime
-
-    @property
-    def environment(self) -> EnvRef:
-        return EnvRef(self.org, self.project, self.env)
 
     def matches(self, rule: Rule, queue: str, now: datetime) -> bool:
         return (
@@ -77,13 +61,9 @@ class Silence:
 
 
 @dataclass(frozen=True)
-class Incident:
-    id: str
+class Incident(EnvironmentRecord):
     rule_id: str
     rule: dict[str, Any]
-    org: str
-    project: str
-    env: str
     queue: str
     severity: str
     channels: list[str]
@@ -93,10 +73,6 @@ class Incident:
     acknowledged_by: str | None
     resolved_at: datetime | None
     reason: str | None
-
-    @property
-    def environment(self) -> EnvRef:
-        return EnvRef(self.org, self.project, self.env)
 
     @property
     def condition(self) -> str | None:

@@ -51,11 +51,21 @@ SEVERITIES = ("info", "warning", "critical")
 
 
 @dataclass(frozen=True)
-class Rule:
+class EnvironmentRecord:
+    """A record that belongs to an environment."""
+
     id: str
     org: str
     project: str
     env: str
+
+    @property
+    def environment(self) -> EnvRef:
+        return EnvRef(self.org, self.project, self.env)
+
+
+@dataclass(frozen=True)
+class Rule(EnvironmentRecord):
     name: str
     metric: str
     operator: str = Operator.GREATER_THAN
@@ -70,10 +80,6 @@ class Rule:
     auto_resolve: bool = True
     channels: tuple[str, ...] = ()  # ids
     created_ms: int = 0
-
-    @property
-    def environment(self) -> EnvRef:
-        return EnvRef(self.org, self.project, self.env)
 
     @property
     def clean_window_s(self) -> int:
