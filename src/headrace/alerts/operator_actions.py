@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from uuid import uuid4
 
 from headrace.alerts.queries import QUERIES
 from headrace.alerts.records import Channel, Incident
-from headrace.alerts.rules import Rule, rule_to_document
+from headrace.alerts.rules import Rule
 from headrace.alerts.state_machine import Phase, resolve_state
 from headrace.alerts.state_store import AlertChanges, load_incident_rule, lock_states, write_changes
 from headrace.postgres.connect import Connection
@@ -33,7 +34,7 @@ def add_test_message(conn: Connection, channel: Channel) -> str:
     """Append a test message to the channel's outbox and return its id. The channel is retried at once."""
     message_id = str(uuid4())
     rule = Rule("", channel.org, channel.project, channel.env, "", "")
-    message = {"id": message_id, "kind": "test", "rule": rule_to_document(rule), "transitions": []}
+    message = {"id": message_id, "kind": "test", "rule": asdict(rule), "transitions": []}
     row = {"id": message_id, "channel_id": channel.id, "message": json.dumps(message)}
     conn.execute(QUERIES["add_message"], row)
     conn.execute(QUERIES["retry_channel"], {"id": channel.id})

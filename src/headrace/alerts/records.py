@@ -88,20 +88,20 @@ class Incident(EnvironmentRecord):
 
 
 def list_rules(conn: Connection, where: Mapping[str, str | None] = ANY_ENVIRONMENT) -> list[Rule]:
-    return [_rule_from_row(row) for row in _fetch_rows(conn, QUERIES["list_rules"], where)]
+    return [rule_from_document(row) for row in _fetch_rows(conn, QUERIES["list_rules"], where)]
 
 
 def list_enabled_rules(conn: Connection) -> list[Rule]:
-    return [_rule_from_row(row) for row in _fetch_rows(conn, QUERIES["list_enabled_rules"], {})]
+    return [rule_from_document(row) for row in _fetch_rows(conn, QUERIES["list_enabled_rules"], {})]
 
 
 def find_rule(conn: Connection, rule_id: str) -> Rule | None:
-    return next((_rule_from_row(row) for row in _fetch_rows(conn, QUERIES["find_rule"], {"id": rule_id})), None)
+    return next(map(rule_from_document, _fetch_rows(conn, QUERIES["find_rule"], {"id": rule_id})), None)
 
 
 def lock_rule(conn: Connection, rule_id: str) -> Rule | None:
     """Select a rule FOR UPDATE; None if it does not exist."""
-    return next((_rule_from_row(row) for row in _fetch_rows(conn, QUERIES["lock_rule"], {"id": rule_id})), None)
+    return next(map(rule_from_document, _fetch_rows(conn, QUERIES["lock_rule"], {"id": rule_id})), None)
 
 
 def put_rule(conn: Connection, rule: Rule) -> None:
@@ -249,8 +249,3 @@ def _remove(conn: Connection, query: LiteralString, row_id: str) -> bool:
 
 def _fetch_rows(conn: Connection, query: LiteralString, params: Mapping[str, Any]) -> list[dict[str, Any]]:
     return conn.cursor(row_factory=dict_row).execute(query, params).fetchall()
-
-
-def _rule_from_row(row: dict[str, Any]) -> Rule:
-    row["channels"] = tuple(row["channels"])
-    return Rule(**row)

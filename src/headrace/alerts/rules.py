@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
@@ -129,12 +129,8 @@ def make_rule(rule_id: str, tenant: EnvRef, given: dict[str, Any], created_ms: i
     return rule
 
 
-def rule_to_document(rule: Rule) -> dict[str, Any]:
-    return {**asdict(rule), "channels": list(rule.channels)}
-
-
 def rule_from_document(document: dict[str, Any]) -> Rule:
-    """Build a rule from `rule_to_document` of this or an earlier release. Unknown fields are ignored."""
+    """Build a rule from its row, or from its JSON of this or an earlier release. Unknown fields are ignored."""
     known = {each.name for each in fields(Rule)}
     kept: dict[str, Any] = {key: value for key, value in document.items() if key in known}
     kept["channels"] = tuple(document.get("channels", ()))

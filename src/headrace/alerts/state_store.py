@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, LiteralString
 from uuid import NAMESPACE_OID, uuid5
 
 from headrace.alerts.meta_rules import PREFIX
 from headrace.alerts.queries import QUERIES
-from headrace.alerts.rules import Rule, rule_from_document, rule_to_document
+from headrace.alerts.rules import Rule, rule_from_document
 from headrace.alerts.state_machine import INITIAL_STATE, Phase, RuleState, Transition
 from headrace.postgres.connect import Connection, dict_row
 
@@ -134,7 +134,7 @@ def _build_message(channel: str, kind: str, every: Sequence[tuple[Rule, Transiti
     message = {
         "id": message_id,
         "kind": kind,
-        "rule": rule_to_document(rule),
+        "rule": asdict(rule),
         "transitions": [
             {
                 "id": each.id,
@@ -170,7 +170,7 @@ def _make_state_row(rule: Rule, queue: str, state: RuleState) -> dict[str, Any]:
 
 def _make_incident_row(rule: Rule, transition: Transition, channels: Sequence[str]) -> dict[str, Any]:
     where = {"org": rule.org, "project": rule.project, "env": rule.env, "queue": transition.queue}
-    what = {"rule_id": rule.id, "rule": json.dumps(rule_to_document(rule)), "severity": rule.severity}
+    what = {"rule_id": rule.id, "rule": json.dumps(asdict(rule)), "severity": rule.severity}
     return {
         **where,
         **what,
