@@ -7,10 +7,12 @@ on rules. Rules whose history could not be read keep their state.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from headrace.alerts.lease import EvaluatorLease
@@ -30,7 +32,7 @@ from headrace.alerts.state_store import (
 )
 from headrace.errors import HeadraceError
 from headrace.model.names import EnvRef
-from headrace.postgres.connect import Pool, transaction
+from headrace.postgres.connect import Connection, Pool, transaction
 from headrace.warehouse import alert_samples
 from headrace.warehouse.alert_samples import PipelineProgress
 from headrace.warehouse.connect import Client
@@ -125,17 +127,18 @@ class Evaluator:
 
     def _load_rules_and_silences(self, now: datetime) -> dict[EnvRef, list[Silence]]:
         """Reload the rules if any has changed, and return the current silences by environment."""
+        by_environment = attrgetter("environment")
         with transaction(self._pool) as conn:
             newest = read_revision(conn)
             if newest != self._revision:
                 self._environments = [
                     EnvironmentRules(ref, rules)
-                    for ref, every in groupby(list_enabled_rules(conn), lambda rule: rule.environment)
+                    for ref, every in groupby(list_enabled_rules(conn), by_environment)
                     if (rules := list(every))
                 ]
                 self._revision = newest
             silences = list_silences(conn, at=now)
-        return {ref: list(every) for ref, every in groupby(sorted(silences, key=_get_silence_env), _get_silence_env)}
+        return {ref: list(every) for ref, every in groupby(sorted(silences, key=by_environment), by_environment)}
 
     def _make_query_runner(self, done: EvaluationReport) -> QueryRunner:
         if self._client is None:
@@ -195,10 +198,8 @@ class Evaluator:
         silences: Mapping[EnvRef, Sequence[Silence]],
     ) -> None:
         now = datetime.fromtimestamp(now_ms / 1000, UTC)
-        decided = AlertChanges()
         rules = [rule for each in batch for rule in each.rules]
-        with transaction(self._pool) as conn:
-            self._lease.fence(conn)
+        with self._decide(done) as (conn, decided):
             states = lock_states(conn, [rule.id for rule in rules])
             for each in batch:
                 env_silences = silences.get(each.ref, ())
@@ -208,19 +209,14 @@ class Evaluator:
                     for rule in _select_rules_to_evaluate(group, values, states):
                         is_silenced = _make_silence_check(rule, env_silences, now)
                         decided.add(rule, *evaluate(rule, values, states.get(rule.id, {}), now_ms, is_silenced))
-            if not decided.is_empty:
-                write_changes(conn, decided)
         done.rules += len(rules)
         done.environments += len(batch)
-        done.transitions += len(decided.transitions)
 
     def _evaluate_meta_rules(self, done: EvaluationReport, progress: PipelineProgress | None, now_ms: int) -> None:
         max_lag_ms = int(self._options.max_lag_s * 1000)
         answers = progress is not None and not done.failures
         watched_ms = now_ms - (now_ms if self._started_ms is None else self._started_ms)
-        decided = AlertChanges()
-        with transaction(self._pool) as conn:
-            self._lease.fence(conn)
+        with self._decide(done) as (conn, decided):
             failing = list_failing_channels(conn, FAILING_AFTER)
             problems = list_recent_problems(conn)
             losses = progress.losses if progress else 0
@@ -231,22 +227,24 @@ class Evaluator:
             states = lock_states(conn, [rule.id for rule in META_RULES])
             for rule in META_RULES:
                 decided.add(rule, *evaluate(rule, values[rule.id], states.get(rule.id, {}), now_ms))
-            if not decided.is_empty:
-                write_changes(conn, decided)
-        done.transitions += len(decided.transitions)
         _log_health(decided, {**problems, **events})
 
     def _resolve_orphans(self, done: EvaluationReport, now_ms: int) -> None:
-        with transaction(self._pool) as conn:
-            self._lease.fence(conn)
-            decided = AlertChanges()
+        with self._decide(done) as (conn, decided):
             for rule_id, states in lock_orphans(conn, ORPHANS_AT_ONCE).items():
                 for queue, state in states.items():
                     rule = load_incident_rule(conn, state.incident, rule_id)
                     after, transitions = resolve_state(rule, queue, state, now_ms, ORPHAN_REASON)
                     decided.add(rule, {queue: after}, transitions)
-            if not decided.is_empty:
-                write_changes(conn, decided)
+
+    @contextmanager
+    def _decide(self, done: EvaluationReport) -> Generator[tuple[Connection, AlertChanges]]:
+        """Run a transaction under the lease that ends by writing the changes which the block adds."""
+        decided = AlertChanges()
+        with transaction(self._pool) as conn:
+            self._lease.fence(conn)
+            yield conn, decided
+            write_changes(conn, decided)
         done.transitions += len(decided.transitions)
 
     def _record_failure(self, done: EvaluationReport, error: Exception) -> None:
@@ -314,10 +312,6 @@ def _compute_seconds_without_data(rule: Rule, now_ms: int, progress: PipelinePro
         return None
     newest_ms = rule.created_ms if progress.watermark_ms is None else progress.watermark_ms
     return {"": max(0.0, (now_ms - newest_ms) / 1000)}
-
-
-def _get_silence_env(silence: Silence) -> EnvRef:
-    return silence.environment
 
 
 def _make_silence_check(rule: Rule, silences: Sequence[Silence], now: datetime) -> Callable[[str], bool]:

@@ -35,10 +35,6 @@ class AlertChanges:
         self.states += [(rule, queue, state) for queue, state in changed.items()]
         self.transitions += [(rule, transition) for transition in transitions]
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.states and not self.transitions
-
 
 def lock_states(conn: Connection, rules: Sequence[str]) -> States:
     return _load_states(conn, QUERIES["lock_states"], {"rules": list(rules)})
