@@ -6,7 +6,7 @@ Gauges keep their last value while a queue has no events, so a stuck and idle qu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from headrace.alerts.rules import AVERAGE, PERCENTILES, TIER_5S_MAX_S, Rule, RuleMetric
 from headrace.model.histogram import compute_percentile, merge_histograms
@@ -60,47 +60,40 @@ def plan_tier_reads(rules: Iterable[Rule]) -> tuple[TierReadPlan, ...]:
     )
 
 
-@dataclass
+@dataclass(frozen=True)
 class EnvironmentMeasurements:
-    """Values of one environment for one read plan; each is computed once per metric and window."""
+    """What was read of one environment for one read plan."""
 
     plan: TierReadPlan
     end_s: int
     pieces: Mapping[str, Sequence[WindowPiece]]  # by queue
     carried: Mapping[str, CarriedGauges | None]
-    _cache: dict[tuple[str, str, int], dict[str, float | None]] = field(
-        default_factory=dict[tuple[str, str, int], dict[str, float | None]]
-    )
 
     def compute_values(self, rule: Rule) -> dict[str, float | None]:
-        wanted = (rule.metric, rule.percentile, rule.window_s)
-        if wanted not in self._cache:
-            queues = self.carried.keys() | self.pieces.keys()
-            self._cache[wanted] = {queue: self._compute_value(queue, *wanted) for queue in queues}
-        return self._cache[wanted]
+        return {queue: self._compute_value(queue, rule) for queue in self.carried.keys() | self.pieces.keys()}
 
-    def _compute_value(self, queue: str, metric: str, wanted: str, window_s: int) -> float | None:
-        first = self.plan.windows_s.index(window_s) + 1
+    def _compute_value(self, queue: str, rule: Rule) -> float | None:
+        first = self.plan.windows_s.index(rule.window_s) + 1
         every = self.pieces.get(queue, ())
         inside = [piece for piece in every if piece.number >= first]
-        if metric == RuleMetric.LATENCY:
-            return _compute_latency(inside, wanted)
-        if metric == RuleMetric.ERROR_RATE:
+        if rule.metric == RuleMetric.LATENCY:
+            return _compute_latency(inside, rule.percentile)
+        if rule.metric == RuleMetric.ERROR_RATE:
             begun = sum(piece.dequeues for piece in inside)
             return sum(piece.failures for piece in inside) / begun if begun else None
         before = [piece for piece in every if piece.number < first]
         left = CarriedGauges(before[-1].depth, before[-1].oldest_ms) if before else self.carried.get(queue)
-        if metric == RuleMetric.BACKLOG:
+        if rule.metric == RuleMetric.BACKLOG:
             depths = [piece.max_depth for piece in inside] + ([left.depth] if left else [])
             return max(depths, default=None)
-        return _compute_oldest_age(inside, left, self.end_s - window_s, self.end_s)
+        return _compute_oldest_age(inside, left, self.end_s - rule.window_s, self.end_s)
 
 
-def _compute_latency(inside: Sequence[WindowPiece], wanted: str) -> float | None:
-    if wanted == AVERAGE:
+def _compute_latency(inside: Sequence[WindowPiece], percentile: str) -> float | None:
+    if percentile == AVERAGE:
         waits = sum(piece.waits for piece in inside)
         return sum(piece.wait_ms for piece in inside) / waits if waits else None
-    return compute_percentile(merge_histograms(piece.histogram for piece in inside), PERCENTILES[wanted])
+    return compute_percentile(merge_histograms(piece.histogram for piece in inside), PERCENTILES[percentile])
 
 
 def _compute_oldest_age(
