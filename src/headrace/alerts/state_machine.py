@@ -65,17 +65,12 @@ class Transition:
 INITIAL_STATE = RuleState()
 
 
-def is_never_silenced(queue: str) -> bool:
-    """Return False: the default for callers without silences."""
-    return False
-
-
 def evaluate(
     rule: Rule,
     values: Values | None,
     states: Mapping[str, RuleState],
     now_ms: int,
-    is_silenced: Callable[[str], bool] = is_never_silenced,
+    is_silenced: Callable[[str], bool] = lambda queue: False,
 ) -> tuple[dict[str, RuleState], list[Transition]]:
     """Return the changed states and their transitions.
 
@@ -133,7 +128,7 @@ def _compute_next_state(
     if _can_fire(rule, state, now_ms):
         fired = (*state.fired_ms, now_ms)[-MAX_FIRINGS_KEPT:]
         # The id includes earlier firings, because a clock that goes back repeats times.
-        incident = _derive_id(rule.id, queue, "incident", str(fired))
+        incident = derive_id(rule.id, queue, "incident", str(fired))
         state = RuleState(Phase.FIRING, now_ms, None, fired, incident, told=not is_silenced, value=value)
         transitions.append(_make_transition(rule, queue, Phase.FIRING, state, now_ms, told=not is_silenced))
     return state, transitions
@@ -220,10 +215,10 @@ def _make_transition(
     reason: str | None = None,
 ) -> Transition:
     shown = state.value if value is None else value
-    transition_id = _derive_id(rule.id, queue, kind, str(now_ms), state.incident or "")
+    transition_id = derive_id(rule.id, queue, kind, str(now_ms), state.incident or "")
     return Transition(transition_id, queue, kind, now_ms, shown, state.incident, state.since_ms, told, reason)
 
 
-def _derive_id(*parts: str) -> str:
+def derive_id(*parts: str) -> str:
     """Derive an id from these parts, so that a repeated decision gets the same id."""
     return str(uuid5(NAMESPACE_OID, "\x1f".join(parts)))

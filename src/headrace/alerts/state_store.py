@@ -10,12 +10,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, LiteralString
-from uuid import NAMESPACE_OID, uuid5
 
 from headrace.alerts.meta_rules import PREFIX
 from headrace.alerts.queries import QUERIES
 from headrace.alerts.rules import Rule, rule_from_document
-from headrace.alerts.state_machine import INITIAL_STATE, Phase, RuleState, Transition
+from headrace.alerts.state_machine import INITIAL_STATE, Phase, RuleState, Transition, derive_id
 from headrace.postgres.connect import Connection, dict_row
 
 States = dict[str, dict[str, RuleState]]
@@ -126,7 +125,7 @@ def _build_messages(
 def _build_message(channel: str, kind: str, every: Sequence[tuple[Rule, Transition]]) -> dict[str, Any]:
     rule = every[0][0]
     ids = [each.id for _, each in every]
-    message_id = str(uuid5(NAMESPACE_OID, "\x1f".join([channel, *ids])))
+    message_id = derive_id(channel, *ids)
     message = {
         "id": message_id,
         "kind": kind,
