@@ -152,27 +152,26 @@ def build_queue_families(live: QueueMetricsInput, naming: TenantLabelPolicy) -> 
     named, rest = naming.split(live.states)
     tenant = () if naming.tenant_labels == NONE else TENANT
     rest_labels = tuple(OTHERS_LABEL for _ in tenant)
-    groups = [(_get_tenant_labels(state.ref), [state]) for state in named]
+    groups: list[tuple[tuple[str, ...], list[QueueState]]] = [
+        ((state.ref.org, state.ref.project, state.ref.env, state.ref.queue), [state]) for state in named
+    ]
     if rest:
         groups.append((rest_labels, rest))
 
     def family(
-        described: FamilyDescriptor, values: Callable[[Sequence[QueueState]], Iterable[LabeledValue]]
+        described: FamilyDescriptor, read: Callable[[Sequence[QueueState]], Iterable[MetricSample]]
     ) -> SnapshotFamily:
-        result = SnapshotFamily(replace(described, labels=tenant + described.labels))
-        for labels, states in groups:
-            for value in values(states):
-                result.add(value.number, *labels, *value.labels)
-        return result
+        samples = [MetricSample(labels + each.labels, each.value) for labels, states in groups for each in read(states)]
+        return SnapshotFamily(replace(described, labels=tenant + described.labels), samples)
 
     recent = live.recent
     families = [
         family(JOBS, _count_jobs),
         family(OLDEST, _find_oldest),
         family(BYTES, _sum_bytes),
-        family(PAUSED, lambda states: [LabeledValue(sum(state.paused for state in states))]),
-        family(CLOSED, lambda states: [LabeledValue(sum(state.closed for state in states))]),
-        family(COLD_MODE, lambda states: [LabeledValue(sum(state.cold_mode for state in states))]),
+        family(PAUSED, lambda states: [MetricSample((), sum(state.paused for state in states))]),
+        family(CLOSED, lambda states: [MetricSample((), sum(state.closed for state in states))]),
+        family(COLD_MODE, lambda states: [MetricSample((), sum(state.cold_mode for state in states))]),
     ]
     if recent is not None:
         families += [
@@ -192,78 +191,63 @@ def build_queue_families(live: QueueMetricsInput, naming: TenantLabelPolicy) -> 
     return [*families, *_build_totals(live, len(rest))]
 
 
-@dataclass(frozen=True)
-class LabeledValue:
-    number: float
-    labels: tuple[str, ...] = ()
-
-
-def _get_tenant_labels(ref: QueueRef) -> tuple[str, ...]:
-    return ref.org, ref.project, ref.env, ref.queue
-
-
-def _count_jobs(states: Sequence[QueueState]) -> list[LabeledValue]:
+def _count_jobs(states: Sequence[QueueState]) -> list[MetricSample]:
     return [
-        LabeledValue(sum(state.warm for state in states), ("ready", "warm")),
-        LabeledValue(sum(state.cold for state in states), ("ready", "cold")),
-        LabeledValue(sum(state.running for state in states), ("running", "warm")),
-        LabeledValue(sum(state.scheduled for state in states), ("scheduled", "both")),
-        LabeledValue(sum(state.dead for state in states), ("dead", "both")),
+        MetricSample(("ready", "warm"), sum(state.warm for state in states)),
+        MetricSample(("ready", "cold"), sum(state.cold for state in states)),
+        MetricSample(("running", "warm"), sum(state.running for state in states)),
+        MetricSample(("scheduled", "both"), sum(state.scheduled for state in states)),
+        MetricSample(("dead", "both"), sum(state.dead for state in states)),
     ]
 
 
-def _find_oldest(states: Sequence[QueueState]) -> list[LabeledValue]:
+def _find_oldest(states: Sequence[QueueState]) -> list[MetricSample]:
     times = [state.oldest_ms for state in states if state.oldest_ms is not None]
-    return [LabeledValue(min(times) / 1000)] if times else []
+    return [MetricSample((), min(times) / 1000)] if times else []
 
 
-def _sum_bytes(states: Sequence[QueueState]) -> list[LabeledValue]:
+def _sum_bytes(states: Sequence[QueueState]) -> list[MetricSample]:
     return [
-        LabeledValue(sum(state.bytes - state.cold_bytes for state in states), ("warm",)),
-        LabeledValue(sum(state.cold_bytes for state in states), ("cold",)),
+        MetricSample(("warm",), sum(state.bytes - state.cold_bytes for state in states)),
+        MetricSample(("cold",), sum(state.cold_bytes for state in states)),
     ]
 
 
-def _sum_limits(states: Sequence[QueueState]) -> list[LabeledValue]:
-    return [LabeledValue(state.limit) for state in states if state.limit is not None]
+def _sum_limits(states: Sequence[QueueState]) -> list[MetricSample]:
+    return [MetricSample((), state.limit) for state in states if state.limit is not None]
 
 
-def _count_operations(states: Sequence[QueueState]) -> list[LabeledValue]:
+def _count_operations(states: Sequence[QueueState]) -> list[MetricSample]:
     total: dict[str, int] = {}
     for state in states:
         for op, count in state.odometers.items():
             total[op] = total.get(op, 0) + count
-    return [LabeledValue(total[op], (op,)) for op in sorted(total)]
+    return [MetricSample((op,), total[op]) for op in sorted(total)]
 
 
-def _compute_percentiles(histograms: Iterable[Histogram]) -> list[LabeledValue]:
+def _compute_percentiles(histograms: Iterable[Histogram]) -> list[MetricSample]:
     together = merge_histograms(histograms)
     by_name = {name: compute_percentile(together, share) for name, share in PERCENTILES.items()}
-    return [LabeledValue(ms / 1000, (name,)) for name, ms in by_name.items() if ms is not None]
+    return [MetricSample((name,), ms / 1000) for name, ms in by_name.items() if ms is not None]
 
 
 def _build_environment_limits(named: Sequence[QueueState], limits: Mapping[EnvRef, EnvLimits]) -> SnapshotFamily:
-    family = SnapshotFamily(ENVIRONMENT_LIMIT)
-    for env in sorted({state.ref.environment for state in named}):
-        if env in limits and (limit := limits[env].limit) is not None:
-            family.add(limit, env.org, env.project, env.env)
-    return family
+    samples = [
+        MetricSample((env.org, env.project, env.env), limit)
+        for env in sorted({state.ref.environment for state in named})
+        if env in limits and (limit := limits[env].limit) is not None
+    ]
+    return SnapshotFamily(ENVIRONMENT_LIMIT, samples)
 
 
 def _build_totals(live: QueueMetricsInput, unnamed: int) -> list[SnapshotFamily]:
-    operations, stream, events = SnapshotFamily(OPERATIONS), SnapshotFamily(STREAM), SnapshotFamily(EVENTS)
-    for value in _count_operations(live.states):
-        operations.add(value.number, *value.labels)
-    for shard in live.shards:
-        if shard.stream_length is not None:
-            stream.add(shard.stream_length, str(shard.shard))
-        events.add(shard.seq, str(shard.shard))
+    lengths = {str(each.shard): each.stream_length for each in live.shards}
     families = [
-        operations,
+        SnapshotFamily(OPERATIONS, _count_operations(live.states)),
         SnapshotFamily(QUEUES, [MetricSample((), len(live.states))]),
         SnapshotFamily(UNNAMED, [MetricSample((), unnamed)]),
-        stream,
-        events,
+        SnapshotFamily(STREAM, [MetricSample((shard,), each) for shard, each in lengths.items() if each is not None]),
+        SnapshotFamily(EVENTS, [MetricSample((str(each.shard),), each.seq) for each in live.shards]),
         SnapshotFamily(SOURCES, [MetricSample(("clickhouse",), float(live.recent is not None))]),
     ]
     if live.watermark_s is not None:
