@@ -12,47 +12,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True)
 class SnapshotKeys:
-    prefix: str
-
-    @property
-    def key_prefix(self) -> str:
-        """Prefix of all keys; switch.lua builds the keys of older versions from it."""
-        return f"{{{self.prefix}}}:"
-
-    @property
-    def current(self) -> str:
-        return f"{self.key_prefix}current"
-
-    @property
-    def number(self) -> str:
-        return f"{self.key_prefix}number"
-
-    @property
-    def lease(self) -> str:
-        return f"{self.key_prefix}lease"
-
-    @property
-    def versions(self) -> str:
-        return f"{self.key_prefix}versions"
-
-    @property
-    def attempts(self) -> str:
-        return f"{self.key_prefix}attempts"
+    def __init__(self, prefix: str) -> None:
+        self.key_prefix = f"{{{prefix}}}:"  # switch.lua builds the keys of older versions from it
+        self.current = f"{self.key_prefix}current"
+        self.number = f"{self.key_prefix}number"
+        self.lease = f"{self.key_prefix}lease"
+        self.versions = f"{self.key_prefix}versions"
+        self.attempts = f"{self.key_prefix}attempts"
 
     def data(self, version: int) -> str:
-        return f"{self.key_prefix}{format_version(version)}:data"
+        return f"{self.key_prefix}v{version}:data"
 
     def meta(self, version: int) -> str:
-        return f"{self.key_prefix}{format_version(version)}:meta"
-
-
-def format_version(version: int) -> str:
-    return f"v{version}"
+        return f"{self.key_prefix}v{version}:meta"
 
 
 def parse_version(name: bytes) -> int:
