@@ -69,29 +69,34 @@ def build_status_families(
     meta: SnapshotMeta | None, attempts: RefreshStats | None, now_s: float, trouble: frozenset[str], *, convoy: bool
 ) -> list[SnapshotFamily]:
     """Build the families about the snapshot. Families whose value is unknown are omitted."""
-    families = [_make_family(SERVED, float(meta is not None and not trouble & {STALE, SHADOW}))]
-    families.append(SnapshotFamily(TROUBLE, [MetricSample((reason,), float(reason in trouble)) for reason in REASONS]))
+    families = [
+        _make_family(SERVED, float(meta is not None and not trouble & {STALE, SHADOW})),
+        _make_labeled_family(TROUBLE, {reason: float(reason in trouble) for reason in REASONS}),
+    ]
     if meta is not None:
-        families.append(_make_family(AGE, max(0.0, now_s - meta.generated_at_unix)))
-        families += [_make_family(VERSION, meta.version), _make_family(SERIES, meta.series_total)]
-        families += [_make_family(ROWS, meta.rows_total), _make_family(SIZE, meta.bytes)]
+        families += [
+            _make_family(AGE, max(0.0, now_s - meta.generated_at_unix)),
+            _make_family(VERSION, meta.version),
+            _make_family(SERIES, meta.series_total),
+            _make_family(ROWS, meta.rows_total),
+            _make_family(SIZE, meta.bytes),
+        ]
     if attempts is not None:
         families += _build_attempt_families(attempts)
     if convoy:
-        known = {each.name: each for each in CONVOY_FAMILIES}
-        families += [_rename_for_convoy(family) for family in families if family.descriptor.name in known]
+        families += [_rename_for_convoy(family) for family in families if family.descriptor in CONVOY_FAMILIES]
     return families
 
 
 def _build_attempt_families(attempts: RefreshStats) -> list[SnapshotFamily]:
     counts = {"ok": attempts.ok, "error": attempts.error, "superseded": attempts.superseded}
+    values = {
+        DURATION: None if attempts.duration_ms is None else attempts.duration_ms / 1000,
+        LAST_SUCCESS: attempts.ok_at_unix,
+        LAST_FAILURE: attempts.error_at_unix,
+    }
     families = [_make_labeled_family(REFRESHES, counts)]
-    if attempts.duration_ms is not None:
-        families.append(_make_family(DURATION, attempts.duration_ms / 1000))
-    if attempts.ok_at_unix is not None:
-        families.append(_make_family(LAST_SUCCESS, attempts.ok_at_unix))
-    if attempts.error_at_unix is not None:
-        families.append(_make_family(LAST_FAILURE, attempts.error_at_unix))
+    families += [_make_family(described, value) for described, value in values.items() if value is not None]
     if attempts.parity is not None:
         families.append(_make_labeled_family(PARITY, attempts.parity))
     return families
