@@ -40,7 +40,8 @@ class SnapshotMeta:
 
 
 def encode(families: Sequence[RenderedFamily]) -> bytes:
-    document = {"format": FORMAT, "families": [_as_list(each) for each in families]}
+    rows = [[each.name, each.help, each.type, each.lines, each.aged] for each in families]
+    document = {"format": FORMAT, "families": rows}
     return zlib.compress(json.dumps(document, ensure_ascii=False).encode(), LEVEL)
 
 
@@ -53,7 +54,10 @@ def decode(data: bytes, checksum: str) -> list[RenderedFamily]:
         raise SnapshotDamaged(
             f"Unsupported snapshot format {document['format']}; this release reads {FORMAT}. Upgrade Headrace."
         )
-    return [_from_list(each) for each in document["families"]]
+    return [
+        RenderedFamily(name, help_, type_, lines, tuple((begin, at) for begin, at in aged))
+        for name, help_, type_, lines, aged in document["families"]
+    ]
 
 
 def compute_checksum(data: bytes) -> str:
@@ -83,12 +87,3 @@ def parse_meta(fields: Mapping[bytes, bytes]) -> SnapshotMeta:
 
 def truncate_message(message: str) -> str:
     return message if len(message) <= MESSAGE_CHARACTERS else message[: MESSAGE_CHARACTERS - 1] + "…"
-
-
-def _as_list(each: RenderedFamily) -> list[object]:
-    return [each.name, each.help, each.type, each.lines, each.aged]
-
-
-def _from_list(fields: Sequence[Any]) -> RenderedFamily:
-    name, help_, type_, lines, aged = fields
-    return RenderedFamily(name, help_, type_, lines, tuple((begin, at) for begin, at in aged))
