@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from prometheus_client.utils import floatToGoString
 
-from headrace.snapshot.families import COUNTER, FamilyDescriptor, SnapshotFamily
+from headrace.snapshot.families import COUNTER, TOTAL, FamilyDescriptor, SnapshotFamily
 
 OPENMETRICS_END = b"# EOF\n"
-TOTAL = "_total"
 
 
 @dataclass(frozen=True)

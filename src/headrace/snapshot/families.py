@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import TypeVar
@@ -13,10 +12,8 @@ from headrace.runtime.metrics import MetricDeclaration
 
 T = TypeVar("T")
 
-NAME_PATTERN = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-LABEL_PATTERN = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
-
 GAUGE, COUNTER = "gauge", "counter"
+TOTAL = "_total"  # suffix of the samples of counters
 OTHERS_LABEL = ""
 """Label value of the aggregated remainder. Tenant names are never empty, and Prometheus treats an empty label as
 absent."""
@@ -104,7 +101,3 @@ def limit_to_top(descriptor: FamilyDescriptor, rows: Sequence[RankedSample], top
         values = [row.sample.value for row in rest]
         family.add(min(values) if descriptor.is_age else sum(values), *(OTHERS_LABEL for _ in descriptor.labels))
     return family
-
-
-def count_samples(families: Iterable[SnapshotFamily]) -> int:
-    return sum(len(family.samples) for family in families)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from headrace.errors import HeadraceError
 from headrace.snapshot.exposition import RenderedFamily, render_family
-from headrace.snapshot.families import count_samples
 from headrace.snapshot.parity import compare
 from headrace.snapshot.payload import SnapshotMeta, compute_checksum, encode
 from headrace.snapshot.sources import SnapshotSources
@@ -80,7 +79,7 @@ class Refresher:
             source=self._sources.source,
             aggregation_duration_ms=int((time.monotonic() - began) * 1000),
             rows_total=reading.rows,
-            series_total=count_samples(reading.families),
+            series_total=sum(len(family.samples) for family in reading.families),
             checksum=compute_checksum(data),
             bytes=len(data),
             owner=self.lease.holder,

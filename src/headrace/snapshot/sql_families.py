@@ -14,6 +14,7 @@ Invalid declarations are refused when the file is read, not at a scrape. Queries
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from headrace.snapshot.families import COUNTER, GAUGE, LABEL_PATTERN, NAME_PATTERN, FamilyDescriptor, InvalidFamily
+from headrace.snapshot.families import COUNTER, GAUGE, TOTAL, FamilyDescriptor, InvalidFamily
 
 T = TypeVar("T")
 
@@ -32,10 +33,11 @@ HEADRACE_PRESET = "headrace"
 RESERVED_PREFIXES = ("headrace_", "convoy_queue_metrics_")
 """Name prefixes of Headrace's own metrics."""
 
+NAME_PATTERN = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+LABEL_PATTERN = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 KEYS = frozenset({"name", "help", "type", "labels", "value", "oldest", "sql", "top", "rank", "keep_name"})
 RESERVED_LABELS = frozenset({"le", "quantile"})
 RESERVED_SUFFIXES = ("_bucket", "_sum", "_count", "_created", "_info")
-TOTAL = "_total"
 
 
 @dataclass(frozen=True)
@@ -110,24 +112,22 @@ def _parse_family(table: dict[str, Any], where: str, preset: str | None) -> SqlF
     rank = table.get("rank", column if aged else None)
     labels = tuple(_require({"labels": [], **table}, "labels", where, _as_texts))
     described = FamilyDescriptor(name, kind, _require(table, "help", where, _as_text), labels, is_age=aged)
-    if problem := _find_name_problem(described, table.get("keep_name") is True, preset):
-        raise _invalid_family(where, problem)
-    if problem := _find_label_problem(labels, column):
-        raise _invalid_family(where, problem)
     top = table.get("top")
-    if problem := _find_top_problem(top, rank, kind):
+    problem = (
+        _find_name_problem(described, table.get("keep_name") is True, preset)
+        or _find_label_problem(labels, column)
+        or _find_top_problem(top, rank, kind)
+    )
+    if problem:
         raise _invalid_family(where, problem)
+    sql = _require(table, "sql", where, _as_text).rstrip().removesuffix(";")
     # Without `top` the rank has no effect, so the query need not return it.
-    return SqlFamily(described, _read_sql(table, where), column, top, rank if top else None, preset)
-
-
-def _read_sql(table: dict[str, Any], where: str) -> str:
-    return _require(table, "sql", where, _as_text).rstrip().removesuffix(";")
+    return SqlFamily(described, sql, column, top, rank if top else None, preset)
 
 
 def _find_name_problem(described: FamilyDescriptor, keep_name: bool, preset: str | None) -> str | None:
     name = described.name
-    if not NAME_PATTERN.fullmatch(name) or ":" in name:
+    if not NAME_PATTERN.fullmatch(name):
         return "name must consist of letters, digits and _, and must not begin with a digit"
     if preset is None and name.startswith(RESERVED_PREFIXES):
         return f"names that begin with {' or '.join(RESERVED_PREFIXES)} are reserved for Headrace"
