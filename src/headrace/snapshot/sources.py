@@ -4,31 +4,36 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
+from headrace.model.names import QueueRef
 from headrace.queue.client import read_shards
 from headrace.queue.metrics_flag import read_metrics
 from headrace.queue.state import read_limits, read_states
 from headrace.snapshot import sql_family_reader as database
-from headrace.snapshot.families import FamilyDescriptor, InvalidFamily, SnapshotFamily, refuse_duplicates
+from headrace.snapshot.families import InvalidFamily, SnapshotFamily, refuse_duplicates
 from headrace.snapshot.queue_families import (
     GLOBAL_FAMILIES,
     QUEUE_FAMILIES,
     QueueMetricsInput,
+    RecentHistograms,
     TenantLabelPolicy,
     build_queue_families,
 )
 from headrace.snapshot.quota_families import QUOTA_FAMILIES, read_quotas
-from headrace.snapshot.recent_history import RecentHistory, read_recent_history
 from headrace.snapshot.sql_families import HEADRACE_PRESET, SqlFamily, check_unique_names, load_sql_families
 from headrace.snapshot.stream_families import STREAM_FAMILIES, StreamDepthReader
 from headrace.valkey.connect import Valkey
+from headrace.warehouse.alert_samples import read_progress
 from headrace.warehouse.connect import Client
 from headrace.warehouse.query_runner import QueryRunner
+from headrace.warehouse.sql import render_query
 
 log = logging.getLogger(__name__)
 
+RECENT_S = 300
 SOURCE = {HEADRACE_PRESET: "valkey,postgres", "convoy": "postgres"}
 
 
@@ -40,6 +45,9 @@ class SnapshotSourceOptions:
     query_timeout_s: float = 10.0
     label_policy: TenantLabelPolicy = field(default_factory=TenantLabelPolicy)
     presets: tuple[str, ...] = (HEADRACE_PRESET,)
+
+
+RecentHistory: TypeAlias = Mapping[QueueRef, RecentHistograms]
 
 
 @dataclass
@@ -66,8 +74,10 @@ class SnapshotSources:
         self._valkey = valkey
         self._streams = streams
         self._options = options
+        self._serves_own = HEADRACE_PRESET in options.presets
         self._declared = list(load_sql_families(options.presets, None) if declared is None else declared)
-        check_unique_names([*(each.descriptor for each in self._declared), *self._list_own_descriptors()])
+        own = (*QUEUE_FAMILIES, *GLOBAL_FAMILIES, *QUOTA_FAMILIES, *STREAM_FAMILIES) if self._serves_own else ()
+        check_unique_names([*(each.descriptor for each in self._declared), *own])
         self._history = history
         self._client: Client | None = None
         self._last_history_error = ""  # the last logged failure to read history
@@ -88,7 +98,7 @@ class SnapshotSources:
         if not self._valid:
             self.validate()
         done = CollectedFamilies()
-        if HEADRACE_PRESET in self._options.presets:
+        if self._serves_own:
             self._read_own(done)
         for url, declared in self._group_by_database():
             families, rows = database.read_families(url, declared, self._options.query_timeout_s)
@@ -97,13 +107,6 @@ class SnapshotSources:
         for family in done.families:
             refuse_duplicates(family)
         return done
-
-    def _list_own_descriptors(self) -> list[FamilyDescriptor]:
-        return (
-            [*QUEUE_FAMILIES, *GLOBAL_FAMILIES, *QUOTA_FAMILIES, *STREAM_FAMILIES]
-            if HEADRACE_PRESET in self._options.presets
-            else []
-        )
 
     def _group_by_database(self) -> list[tuple[str, list[SqlFamily]]]:
         """Group the SQL families by database URL, so that each database is read in one transaction."""
@@ -122,8 +125,7 @@ class SnapshotSources:
         states = read_states(self._valkey, shards)
         envs = sorted({state.ref.environment for state in states})
         limits = dict(zip(envs, read_limits(self._valkey, shards, envs), strict=True)) if envs else {}
-        history = self._read_history()
-        recent, watermark_s = (None, None) if history is None else (history.recent, history.watermark_s)
+        recent, watermark_s = self._read_history()
         options = self._options
         quotas = read_quotas(self._valkey, shards, options.postgres_url, options.query_timeout_s, envs)
         live = QueueMetricsInput(states, read_metrics(self._valkey, shards), limits, recent, watermark_s, quotas)
@@ -133,12 +135,12 @@ class SnapshotSources:
             done.families += self._streams.read()
             done.rows += len(self._streams.groups)
 
-    def _read_history(self) -> RecentHistory | None:
+    def _read_history(self) -> tuple[RecentHistory | None, float | None]:
+        """Return the recent histograms, None if they were not read, and the watermark in seconds, None if unknown."""
         if self._history is None:
-            return None
+            return None, None
         try:
-            if self._client is None:
-                self._client = self._history()
+            self._client = self._client or self._history()
             history = read_recent_history(QueryRunner(self._client, self._options.query_timeout_s), int(time.time()))
         except Exception as error:  # after any failure the live values are published without history
             self._client = None
@@ -149,6 +151,17 @@ class SnapshotSources:
                     extra={"action": "history_left_out"},
                 )
             self._last_history_error = str(error)
-            return None
+            return None, None
         self._last_history_error = ""
         return history
+
+
+def read_recent_history(reads: QueryRunner, now_s: int) -> tuple[RecentHistory, float | None]:
+    """Read the histograms of the last RECENT_S seconds, and the watermark in seconds; None if there is none yet."""
+    watermark_ms = read_progress(reads, now_s * 1000).watermark_ms
+    columns = reads.run(render_query("recent_histograms"), {"start_s": now_s - RECENT_S, "end_s": now_s + 1})
+    recent: RecentHistory = {}
+    if columns:
+        refs = map(QueueRef, columns["org"], columns["project"], columns["env"], columns["queue"])
+        recent = dict(zip(refs, map(RecentHistograms, columns["waits"], columns["runs"]), strict=True))
+    return recent, None if watermark_ms is None else watermark_ms / 1000
