@@ -66,8 +66,6 @@ class EvaluationReport:
 
 
 class CountingQueryRunner(QueryRunner):
-    """Query runner that counts its queries."""
-
     def __init__(self, client: Client, timeout_s: float, report: EvaluationReport) -> None:
         super().__init__(client, timeout_s)
         self._report = report
@@ -119,8 +117,7 @@ class Evaluator:
         watermark_ms = progress.watermark_ms if progress else None
         done.lag_ms = None if watermark_ms is None else max(0, now_ms - watermark_ms)
         for batch in _batch_environments(self._environments):
-            measured = self._measure(done, batch, now_ms, watermark_ms) if self._is_history_fresh(done) else None
-            self._evaluate_batch(done, batch, measured, now_ms, progress, silences)
+            self._evaluate_batch(done, batch, self._measure(done, batch, now_ms), now_ms, progress, silences)
         self._evaluate_meta_rules(done, progress, now_ms)
         self._resolve_orphans(done, now_ms)
         return done
@@ -141,8 +138,7 @@ class Evaluator:
         return {ref: list(every) for ref, every in groupby(sorted(silences, key=by_environment), by_environment)}
 
     def _make_query_runner(self, done: EvaluationReport) -> QueryRunner:
-        if self._client is None:
-            self._client = self._connect()
+        self._client = self._client or self._connect()
         return CountingQueryRunner(self._client, self._options.query_timeout_s, done)
 
     def _read_progress(self, done: EvaluationReport, now_ms: int) -> PipelineProgress | None:
@@ -153,14 +149,13 @@ class Evaluator:
             self._record_failure(done, error)
             return None
 
-    def _is_history_fresh(self, done: EvaluationReport) -> bool:
-        return not done.unreachable and done.lag_ms is not None and done.lag_ms <= self._options.max_lag_s * 1000
-
     def _measure(
-        self, done: EvaluationReport, batch: Sequence[EnvironmentRules], now_ms: int, watermark_ms: int | None
+        self, done: EvaluationReport, batch: Sequence[EnvironmentRules], now_ms: int
     ) -> dict[tuple[EnvRef, str], EnvironmentMeasurements] | None:
-        assert watermark_ms is not None, "history is known"
-        horizon_ms = min(now_ms, watermark_ms)
+        """Return what the rules of the batch need, by environment and tier; None if history is unknown or too old."""
+        if done.unreachable or done.lag_ms is None or done.lag_ms > self._options.max_lag_s * 1000:
+            return None
+        horizon_ms = now_ms - done.lag_ms
         try:
             return {
                 key: measured
@@ -299,19 +294,16 @@ def _compute_values(
     now_ms: int,
     progress: PipelineProgress | None,
 ) -> Values | None:
+    """Return the values that the rule is compared with; None if unknown."""
     if rule.metric == RuleMetric.NO_DATA:
-        return _compute_seconds_without_data(rule, now_ms, progress)
+        if progress is None:
+            return None
+        # The seconds since the watermark; without a watermark, since the rule was created.
+        newest_ms = rule.created_ms if progress.watermark_ms is None else progress.watermark_ms
+        return {"": max(0.0, (now_ms - newest_ms) / 1000)}
     if measured is None:
         return None
     return measured[env, choose_tier(rule.window_s).name].compute_values(rule)
-
-
-def _compute_seconds_without_data(rule: Rule, now_ms: int, progress: PipelineProgress | None) -> Values | None:
-    """Return the seconds since the watermark; without a watermark, since the rule was created. None if unknown."""
-    if progress is None:
-        return None
-    newest_ms = rule.created_ms if progress.watermark_ms is None else progress.watermark_ms
-    return {"": max(0.0, (now_ms - newest_ms) / 1000)}
 
 
 def _make_silence_check(rule: Rule, silences: Sequence[Silence], now: datetime) -> Callable[[str], bool]:
