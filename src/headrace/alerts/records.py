@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, LiteralString
+from typing import Any, LiteralString, TypeVar
 from uuid import uuid4
 
 from headrace.alerts.queries import QUERIES
@@ -19,6 +19,8 @@ from headrace.cold.quota_records import EffectiveQuota, find_and_lock_quotas, ra
 from headrace.model.names import EnvRef
 from headrace.model.quotas import Quota, TenantRef
 from headrace.postgres.connect import Connection, class_row, dict_row, scalar_row
+
+T = TypeVar("T", bound=EnvironmentRecord)
 
 ANY_ENVIRONMENT: Mapping[str, str | None] = {"org": None, "project": None, "env": None}
 
@@ -118,7 +120,7 @@ def put_rule(conn: Connection, rule: Rule) -> None:
         raise InvalidRule(f"A rule named {rule.name!r} already exists in this environment. Nothing was changed.")
     conn.execute(QUERIES["put_rule"], {**asdict(rule), "channels": list(rule.channels)})
     raise_if_exceeded(quotas, partial(count_rules_and_channels, conn), {Quota.RULES: 1})
-    _bump_revision(conn)
+    conn.execute(QUERIES["increment_revision"])
 
 
 def remove_rule(conn: Connection, rule_id: str) -> bool:
@@ -131,14 +133,12 @@ def list_channels(conn: Connection, where: Mapping[str, str | None] = ANY_ENVIRO
 
 
 def find_channel(conn: Connection, channel_id: str) -> Channel | None:
-    cursor = conn.cursor(row_factory=class_row(Channel))
-    return cursor.execute(QUERIES["find_channel"], {"id": channel_id}).fetchone()
+    return _find(conn, Channel, QUERIES["find_channel"], channel_id)
 
 
 def lock_channel(conn: Connection, channel_id: str) -> Channel | None:
     """Select a channel FOR UPDATE; None if it does not exist."""
-    cursor = conn.cursor(row_factory=class_row(Channel))
-    return cursor.execute(QUERIES["lock_channel"], {"id": channel_id}).fetchone()
+    return _find(conn, Channel, QUERIES["lock_channel"], channel_id)
 
 
 def put_channel(conn: Connection, channel: Channel) -> None:
@@ -149,11 +149,10 @@ def put_channel(conn: Connection, channel: Channel) -> None:
         raise InvalidRule(f"A channel named {channel.name!r} already exists in this environment. Nothing was changed.")
     conn.execute(QUERIES["put_channel"], {**asdict(channel), "config": json.dumps(channel.config)})
     raise_if_exceeded(quotas, partial(count_rules_and_channels, conn), {Quota.CHANNELS: 1})
-    _bump_revision(conn)
+    conn.execute(QUERIES["increment_revision"])
 
 
 def count_rules_and_channels(conn: Connection, tenant: TenantRef) -> dict[str, int]:
-    """Count the rules and channels of a tenant."""
     row = conn.execute(QUERIES["count_rules_and_channels"], vars(tenant)).fetchone()
     assert row is not None
     return {Quota.RULES: int(row[0]), Quota.CHANNELS: int(row[1])}
@@ -182,8 +181,7 @@ def list_silences(
 
 
 def find_silence(conn: Connection, silence_id: str) -> Silence | None:
-    cursor = conn.cursor(row_factory=class_row(Silence))
-    return cursor.execute(QUERIES["find_silence"], {"id": silence_id}).fetchone()
+    return _find(conn, Silence, QUERIES["find_silence"], silence_id)
 
 
 def end_silence(conn: Connection, silence_id: str) -> bool:
@@ -206,8 +204,7 @@ def list_incidents(
 
 
 def find_incident(conn: Connection, incident_id: str) -> Incident | None:
-    cursor = conn.cursor(row_factory=class_row(Incident))
-    return cursor.execute(QUERIES["find_incident"], {"id": incident_id}).fetchone()
+    return _find(conn, Incident, QUERIES["find_incident"], incident_id)
 
 
 def list_transitions(conn: Connection, incident_id: str) -> list[dict[str, Any]]:
@@ -236,15 +233,15 @@ def read_revision(conn: Connection) -> int:
     return int(found or 0)
 
 
-def _bump_revision(conn: Connection) -> None:
-    conn.execute(QUERIES["increment_revision"])
-
-
 def _remove(conn: Connection, query: LiteralString, row_id: str) -> bool:
     removed = conn.execute(query, {"id": row_id}).fetchone() is not None
     if removed:
-        _bump_revision(conn)
+        conn.execute(QUERIES["increment_revision"])
     return removed
+
+
+def _find(conn: Connection, kind: type[T], query: LiteralString, row_id: str) -> T | None:
+    return conn.cursor(row_factory=class_row(kind)).execute(query, {"id": row_id}).fetchone()
 
 
 def _fetch_rows(conn: Connection, query: LiteralString, params: Mapping[str, Any]) -> list[dict[str, Any]]:
