@@ -10,7 +10,6 @@ rejects permanently is given up after three attempts, and the next one is sent a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from operator import attrgetter
 from threading import Event, Lock
 from typing import Any
 
-from headrace.alerts.messages import AlertMessage, message_from_document
+from headrace.alerts.messages import message_from_document
 from headrace.alerts.queries import QUERIES
 from headrace.alerts.rules import EnvironmentRecord
 from headrace.alerts.senders import SendOptions, send
@@ -29,8 +28,6 @@ from headrace.runtime.backoff import Backoff
 from headrace.webhook.post import DeliveryRejected
 
 log = logging.getLogger(__name__)
-
-Send = Callable[[str, dict[str, Any], AlertMessage, str], str | None]
 
 MAX_ERROR = 500
 
@@ -72,7 +69,7 @@ class Outbox:
     def __init__(self, pool: Pool, send_options: SendOptions, options: OutboxOptions | None = None) -> None:
         self._pool = pool
         self._options = options or OutboxOptions()
-        self._send: Send = lambda kind, config, message, org: send(kind, config, message, send_options, org)
+        self._send_options = send_options
         self._working = _SendLane(self._options.slots, "alerts-send")
         self._failing = _SendLane(self._options.failing_slots, "alerts-retry")
         self._in_flight: dict[str, Future[None]] = {}
@@ -124,7 +121,7 @@ class Outbox:
 
     def _send_and_record(self, due: DueMessage) -> None:
         try:
-            note = self._send(due.type, due.config, message_from_document(due.message), due.org)
+            note = send(due.type, due.config, message_from_document(due.message), self._send_options, due.org)
         except Exception as error:  # a failure of one channel must not affect the others
             self._record_failure(due, error)
         else:
