@@ -67,7 +67,6 @@ FLAGS = ("health", "enabled")
 
 
 def mask_target(kind: str, config: Mapping[str, Any]) -> str:
-    """Return the destination of a channel without its secrets."""
     if kind == "email":
         return ", ".join(config["to"])
     parts = urlsplit(config["url"])

@@ -22,11 +22,9 @@ def report_problem(pool: Pool, source: str, detail: str | None) -> None:
 
 def list_recent_server_events(conn: Connection) -> dict[str, str]:
     """Return recent failovers, data losses and restores of servers: name → description."""
-    rows = conn.execute(QUERIES["list_recent_server_events"], {"within_s": PROBLEM_TTL_S}).fetchall()
-    return {str(name): str(detail) for name, detail in rows}
+    return dict(conn.execute(QUERIES["list_recent_server_events"], {"within_s": PROBLEM_TTL_S}).fetchall())
 
 
 def list_recent_problems(conn: Connection) -> dict[str, str]:
     """Return the reported problems: source → description."""
-    rows = conn.execute(QUERIES["list_recent_problems"], {"within_s": PROBLEM_TTL_S}).fetchall()
-    return {str(source): str(detail) for source, detail in rows}
+    return dict(conn.execute(QUERIES["list_recent_problems"], {"within_s": PROBLEM_TTL_S}).fetchall())

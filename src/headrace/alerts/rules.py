@@ -146,13 +146,9 @@ def _normalize_fields(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find_problems(rule: Rule, given: dict[str, Any]) -> Iterator[str]:
-    for what in ("name", "queue"):
-        name: Any = getattr(rule, what)
-        if what == "queue" and name is None:
-            continue
-        if not isinstance(name, str):
-            yield f"{what} must be text"
-        elif problem := find_name_problem(name):
+    names: dict[str, Any] = {"name": rule.name} if rule.queue is None else {"name": rule.name, "queue": rule.queue}
+    for what, name in names.items():
+        if problem := find_name_problem(name) if isinstance(name, str) else "must be text":
             yield f"{what} {problem}"
     yield from _find_choice_problems(rule)
     yield from _find_threshold_problems(rule)

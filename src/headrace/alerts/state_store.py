@@ -124,8 +124,7 @@ def _build_messages(
 
 def _build_message(channel: str, kind: str, every: Sequence[tuple[Rule, Transition]]) -> dict[str, Any]:
     rule = every[0][0]
-    ids = [each.id for _, each in every]
-    message_id = derive_id(channel, *ids)
+    message_id = derive_id(channel, *(each.id for _, each in every))
     message = {
         "id": message_id,
         "kind": kind,
@@ -164,12 +163,12 @@ def _make_state_row(rule: Rule, queue: str, state: RuleState) -> dict[str, Any]:
 
 
 def _make_incident_row(rule: Rule, transition: Transition, channels: Sequence[str]) -> dict[str, Any]:
-    where = {"org": rule.org, "project": rule.project, "env": rule.env, "queue": transition.queue}
-    what = {"rule_id": rule.id, "rule": json.dumps(asdict(rule)), "severity": rule.severity}
     return {
-        **where,
-        **what,
+        **asdict(rule.environment),
+        **_make_state_key(rule, transition.queue),
         "id": transition.incident,
+        "rule": json.dumps(asdict(rule)),
+        "severity": rule.severity,
         "channels": list(channels),
         "value": transition.value,
         "at_ms": transition.at_ms,
