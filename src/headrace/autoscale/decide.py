@@ -187,9 +187,7 @@ def _step(
     scaling: Scaling, state: ScalingState, demand: Demand, current: int, target: int, floor: int, now_ms: int
 ) -> tuple[int, str]:
     """Return the next number of workers, and why it is not the target. Bounds apply regardless of cooldowns."""
-    least = min(max(current, floor), scaling.max)
-    if least != current:
-        current = least
+    current = min(max(current, floor), scaling.max)
     if target > current:
         return _step_up(scaling, state, demand, current, target, now_ms)
     if target < current:

@@ -48,7 +48,6 @@ class LocalWorkers:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the active workers."""
         return [child.process.pid for child in self._list_active()]
 
     def count(self) -> int:
@@ -68,7 +67,8 @@ class LocalWorkers:
         self._reap()
         staying = self._list_active()
         for child in staying[self._wanted :]:
-            self._terminate(child)
+            child.stop_sent_at = time.monotonic()
+            child.process.send_signal(signal.SIGTERM)
         missing = self._wanted - len(staying)
         while missing > 0 and time.monotonic() >= self._retry_at and self._start():
             missing -= 1
@@ -108,10 +108,6 @@ class LocalWorkers:
         self._children.append(_Child(process, time.monotonic()))
         log.info("started worker %s of type %s", process.pid, self._name, extra={"action": "worker_started"})
         return True
-
-    def _terminate(self, child: _Child) -> None:
-        child.stop_sent_at = time.monotonic()
-        child.process.send_signal(signal.SIGTERM)
 
     def _reap(self) -> None:
         for child in [child for child in self._children if child.has_ended]:

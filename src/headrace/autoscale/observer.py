@@ -106,8 +106,7 @@ class LoadObserver:
     def _read(self, types: Sequence[WorkerType], now_ms: int) -> LiveQueues | str:
         """Read the queues of these types, or return text that says what is unknown and why."""
         try:
-            if self._client is None:
-                self._client = self._connect()
+            self._client = self._client or self._connect()
             # Raises ShardMismatch: a partial view of the queues would look complete.
             shards = read_shards(self._client, self._given_shards)
             states = read_states(self._client, shards, lambda env: any(each.covers(env) for each in types))

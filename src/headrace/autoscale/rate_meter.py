@@ -71,7 +71,6 @@ class RateMeter:
 
     def _compute_mean_running(self) -> float:
         """Return the time-weighted mean of running jobs."""
-        readings = list(self._samples)
-        pairs = pairwise(readings)
+        pairs = pairwise(self._samples)
         held = sum((before.running + after.running) / 2 * (after.at_ms - before.at_ms) for before, after in pairs)
-        return held / (readings[-1].at_ms - readings[0].at_ms)
+        return held / (self._samples[-1].at_ms - self._samples[0].at_ms)

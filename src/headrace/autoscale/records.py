@@ -57,26 +57,18 @@ def find_type(conn: Connection, name: str) -> StoredWorkerType | None:
 
 
 def put_decision(conn: Connection, worker: WorkerType, decision: Decision, fresh_s: float) -> None:
-    values = {
-        "type": worker.name,
-        **_get_tenant_columns(worker),
-        "at_ms": decision.at_ms,
-        "verb": decision.verb,
-        "current": decision.current,
-        "wanted": decision.wanted,
-        "known": decision.known,
-        "sentence": decision.sentence,
-    }
-    conn.execute(QUERIES["add_decision"], {**values, "inputs": json.dumps(decision.inputs)})
     row = {
-        **{
-            "name": worker.name,
-            "config": json.dumps(worker.to_document()),
-            "state": json.dumps(asdict(decision.state)),
-        },
-        **{"workers": decision.inputs["workers"], "fresh_s": fresh_s},
+        **vars(decision),
+        **_get_tenant_columns(worker),
+        "inputs": json.dumps(decision.inputs),
+        "state": json.dumps(asdict(decision.state)),
+        "name": worker.name,
+        "config": json.dumps(worker.to_document()),
+        "workers": decision.inputs["workers"],
+        "fresh_s": fresh_s,
     }
-    conn.execute(QUERIES["put_type"], {**values, **row})
+    conn.execute(QUERIES["add_decision"], row)
+    conn.execute(QUERIES["put_type"], row)
 
 
 def delete_types_except(conn: Connection, names: Sequence[str]) -> None:

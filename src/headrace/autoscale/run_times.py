@@ -54,8 +54,7 @@ class RunTimeCache:
         return mean
 
     def _query_mean_run_s(self, ref: QueueRef, now_ms: int) -> float | None:
-        if self._client is None:
-            self._client = self._connect()
+        self._client = self._client or self._connect()
         tier = TIERS[0]
         end_s = (now_ms // 1000 // tier.seconds + 1) * tier.seconds
         reads = QueryRunner(self._client, QUERY_TIMEOUT_S)

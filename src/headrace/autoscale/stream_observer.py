@@ -46,8 +46,7 @@ class StreamObserver:
         keys = GroupKeys(worker.stream or "", worker.group or "")
         what = f"lag of group {keys.group}"
         try:
-            if self._client is None:
-                self._client = self._connect()
+            self._client = self._client or self._connect()
             with translate_group_errors(keys.stream, keys.group):
                 snapshot = run(self._client, GroupStubs(keys).snapshot(self._count_bound, FIRST_ID, 1))
         except (HeadraceError, ScriptError) as error:

@@ -92,7 +92,7 @@ SCALING_KEYS: Mapping[str, tuple[str, ValueKind[Any]]] = {
 """Key in the file → field name and type of value."""
 
 _TEXT_FIELDS = ("name", "stream", "group", "org", "project", "env", "app")
-_FIELDS = {each.name for each in fields(WorkerType)} | {"queue"}
+_STORED_FIELDS = {each.name for each in fields(WorkerType)}
 
 
 def read_worker_types(file: Path) -> list[WorkerType]:
@@ -117,17 +117,18 @@ def read_worker_types(file: Path) -> list[WorkerType]:
 
 def make_worker_type(given: dict[str, Any]) -> WorkerType:
     """Return the worker type with these fields. Raises InvalidWorkerType with all problems."""
-    name = given.get("name")
-    problems = [*_find_shape_problems(given)]
+    problems = list(_find_shape_problems(given))
     scaling = Scaling()
     if not problems:
         values, wrong = _parse_scaling(given.get("scaling", {}))
         problems += wrong
         scaling = Scaling(**values)
-        problems += [*_find_source_problems(given), *_find_bound_problems(scaling)]
+        problems += _find_source_problems(given)
+        if scaling.min > scaling.max:
+            problems.append(f"scaling.min = {scaling.min} is greater than scaling.max = {scaling.max}")
     if problems:
         raise InvalidWorkerType(
-            f"Invalid worker type {name!r}: {'; '.join(problems)}. Nothing is scaled until this is fixed."
+            f"Invalid worker type {given.get('name')!r}: {'; '.join(problems)}. Nothing is scaled until this is fixed."
         )
     kept = {key: value for key, value in given.items() if key not in ("queue", "queues", "scaling", "command")}
     queues = tuple(given.get("queues", [])) or ((given["queue"],) if "queue" in given else ())
@@ -136,16 +137,15 @@ def make_worker_type(given: dict[str, Any]) -> WorkerType:
 
 def worker_type_from_document(document: Mapping[str, Any]) -> WorkerType:
     """Build a worker type from `WorkerType.to_document` of this or an earlier release. Unknown fields are ignored."""
-    known = {each.name for each in fields(WorkerType)}
     limits = {each.name for each in fields(Scaling)}
-    kept: dict[str, Any] = {key: value for key, value in document.items() if key in known}
+    kept: dict[str, Any] = {key: value for key, value in document.items() if key in _STORED_FIELDS}
     kept["queues"], kept["command"] = tuple(document["queues"]), tuple(document["command"])
     kept["scaling"] = Scaling(**{key: value for key, value in document["scaling"].items() if key in limits})
     return WorkerType(**kept)
 
 
 def _find_shape_problems(given: dict[str, Any]) -> Iterator[str]:
-    if unknown := given.keys() - _FIELDS:
+    if unknown := given.keys() - _STORED_FIELDS - {"queue"}:
         yield f"unknown field(s) {', '.join(sorted(unknown))}"
     if "name" not in given:
         yield "name is required"
@@ -166,9 +166,7 @@ def _find_shape_problems(given: dict[str, Any]) -> Iterator[str]:
 
 
 def _find_name_problems(key: str, value: Any) -> Iterator[str]:
-    if not isinstance(value, str):
-        yield f"{key} must be text"
-    elif problem := find_name_problem(value):
+    if problem := find_name_problem(value) if isinstance(value, str) else "must be text":
         yield f"{key} {problem}"
 
 
@@ -197,11 +195,6 @@ def _find_source_problems(given: dict[str, Any]) -> Iterator[str]:
         yield "env requires project"
     if len(ways := [key for key in ("app", "command", "webhook") if given.get(key)]) > 1:
         yield f"{' and '.join(ways)} are mutually exclusive"
-
-
-def _find_bound_problems(scaling: Scaling) -> Iterator[str]:
-    if scaling.min > scaling.max:
-        yield f"scaling.min = {scaling.min} is greater than scaling.max = {scaling.max}"
 
 
 def _parse_scaling(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
