@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.errors import HeadraceError
-from headrace.snapshot.families import FamilyDescriptor, SnapshotFamily
+from headrace.snapshot.families import FamilyDescriptor, MetricSample, SnapshotFamily
 from headrace.streams.depth import GroupDepth, read_depth
 from headrace.valkey.connect import Valkey
 
@@ -45,14 +45,21 @@ class StreamDepthReader:
 
     def read(self) -> list[SnapshotFamily]:
         """Build the families of all groups. A stream that cannot be read is reported as unknown."""
-        families = {described.name: SnapshotFamily(described) for described in STREAM_FAMILIES}
         with self.connect() as client:
-            for stream, group in dict.fromkeys(self.groups):
-                depth = _read_depth(client, stream, group)
-                families[KNOWN.name].add(float(depth is not None and depth.undelivered is not None), stream, group)
-                if depth is not None:
-                    _add_samples(families, depth)
-        return list(families.values())
+            depths = {group: _read_depth(client, *group) for group in dict.fromkeys(self.groups)}
+        known = {group: depth for group, depth in depths.items() if depth is not None}
+        is_known = {group: float(group in known and known[group].undelivered is not None) for group in depths}
+        return [
+            _build_family(KNOWN, is_known),
+            _build_family(UNDELIVERED, {group: depth.undelivered for group, depth in known.items()}),
+            _build_family(PENDING, {group: depth.pending for group, depth in known.items()}),
+            _build_family(
+                OLDEST_UNDELIVERED, {group: _to_seconds(depth.oldest_undelivered_ms) for group, depth in known.items()}
+            ),
+            _build_family(
+                OLDEST_PENDING, {group: _to_seconds(depth.oldest_pending_ms) for group, depth in known.items()}
+            ),
+        ]
 
 
 def _read_depth(client: Valkey, stream: str, group: str) -> GroupDepth | None:
@@ -62,14 +69,9 @@ def _read_depth(client: Valkey, stream: str, group: str) -> GroupDepth | None:
         return None
 
 
-def _add_samples(families: dict[str, SnapshotFamily], depth: GroupDepth) -> None:
-    labels = (depth.stream, depth.group)
-    families[PENDING.name].add(depth.pending, *labels)
-    if depth.undelivered is not None:
-        families[UNDELIVERED.name].add(depth.undelivered, *labels)
-    for described, at_ms in (
-        (OLDEST_UNDELIVERED, depth.oldest_undelivered_ms),
-        (OLDEST_PENDING, depth.oldest_pending_ms),
-    ):
-        if at_ms is not None:
-            families[described.name].add(at_ms / 1000, *labels)
+def _to_seconds(at_ms: int | None) -> float | None:
+    return None if at_ms is None else at_ms / 1000
+
+
+def _build_family(described: FamilyDescriptor, values: Mapping[tuple[str, str], float | None]) -> SnapshotFamily:
+    return SnapshotFamily(described, [MetricSample(group, each) for group, each in values.items() if each is not None])
