@@ -38,8 +38,6 @@ ERROR_POLICY = ErrorPolicy(
 
 
 class Actuator(Protocol):
-    """Runs the workers of one type."""
-
     def count(self) -> int | None: ...  # None: unknown, the workers run elsewhere
     def scale(self, wanted: int, sentence: str = "") -> None: ...
     def reconcile(self) -> None: ...

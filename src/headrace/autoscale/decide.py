@@ -68,9 +68,9 @@ class Observation:
     @property
     def unknown_reason(self) -> str:
         """Return which input is unknown and why; empty if all are known."""
-        if self.unknown:
-            return self.unknown
-        return next((each.unknown or f"load of {each.name}" for each in self.sources if not each.is_known), "")
+        return self.unknown or next(
+            (each.unknown or f"load of {each.name}" for each in self.sources if not each.is_known), ""
+        )
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,7 @@ class LoadObserver:
     ) -> Observation:
         if isinstance(live, str):
             return Observation(workers=workers, unknown=live)
-        ours = [state for state in live.states if type_serves_queue(worker, state.ref)]
+        ours = [state for state in live.states if worker.serves(state.ref)]
         horizon_s = self._compute_horizon_s(worker)
         sources = [
             self._make_source(state, live.rates[state.ref], live.count_due(state, now_ms + horizon_s * 1000), now_ms)
@@ -193,10 +193,6 @@ def _describe_unknown(ref: QueueRef, rates: SourceRates, due_soon: int | None) -
     if rates.arrivals_per_s is None:
         return f"arrival rate of queue {ref.queue}"
     return f"due times of queue {ref.queue} in PostgreSQL" if due_soon is None else ""
-
-
-def type_serves_queue(worker: WorkerType, ref: QueueRef) -> bool:
-    return worker.covers(ref.environment) and (worker.all_queues or ref.queue in worker.queues)
 
 
 def compute_env_slots(live: LiveQueues, ours: Collection[QueueRef]) -> dict[str, int]:

@@ -62,15 +62,12 @@ class RateMeter:
         Jobs that hold slots without ending count too.
         """
         ended = self._samples[-1].ended - self._samples[0].ended
-        running = self._compute_mean_running()
+        # Time-weighted mean of the running jobs.
+        pairs = pairwise(self._samples)
+        held = sum((before.running + after.running) / 2 * (after.at_ms - before.at_ms) for before, after in pairs)
+        running = held / (self._samples[-1].at_ms - self._samples[0].at_ms)
         if ended:
             self._service_s = running * span_s / ended
         elif running:
             self._service_s = max(self._service_s or 0.0, span_s)
         return self._service_s
-
-    def _compute_mean_running(self) -> float:
-        """Return the time-weighted mean of running jobs."""
-        pairs = pairwise(self._samples)
-        held = sum((before.running + after.running) / 2 * (after.at_ms - before.at_ms) for before, after in pairs)
-        return held / (self._samples[-1].at_ms - self._samples[0].at_ms)

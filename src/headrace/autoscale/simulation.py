@@ -91,7 +91,9 @@ class Simulation:
             self._begin_second(second)
             while pending is not None and pending[0] < second + 1:
                 self._advance(pending[0])
-                self._arrive(pending)
+                self._entered += 1
+                self._waiting.append(pending)
+                self._start_waiting_jobs(pending[0])
                 pending = next(arrivals, None)
             self._advance(second + 1)
         # Jobs that still wait count with their wait so far.
@@ -148,11 +150,6 @@ class Simulation:
         self._outcome.depth.append(len(self._waiting))
         self._outcome.age_s.append(second - self._waiting[0][0] if self._waiting else 0.0)
         self._outcome.workers.append(self._wanted)
-
-    def _arrive(self, job: Arrival) -> None:
-        self._entered += 1
-        self._waiting.append(job)
-        self._start_waiting_jobs(job[0])
 
     def _advance(self, to_s: float) -> None:
         while self._ends and self._ends[0] <= to_s:

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from headrace.errors import SettingsError
 from headrace.kinds import ValueKind, duration, integer, number
-from headrace.model.names import EnvRef, find_name_problem
+from headrace.model.names import EnvRef, QueueRef, find_name_problem
 from headrace.webhook.guard import validate_url
 
 MAX_WORKERS = 100_000
@@ -65,6 +65,9 @@ class WorkerType:
 
     def covers(self, env: EnvRef) -> bool:
         return self.org in (None, env.org) and self.project in (None, env.project) and self.env in (None, env.env)
+
+    def serves(self, ref: QueueRef) -> bool:
+        return self.covers(ref.environment) and (self.all_queues or ref.queue in self.queues)
 
     def to_document(self) -> dict[str, Any]:
         """Return the fields to store, without the webhook URL, which may be secret."""

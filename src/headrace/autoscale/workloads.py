@@ -24,8 +24,6 @@ class Workload:
 
 @dataclass(frozen=True)
 class WorkloadShape:
-    """Course of a synthetic workload over time."""
-
     rate: Callable[[float], float]  # jobs per second, by time
     poison: Callable[[float], float] = lambda at_s: 0.0  # ratio of slow jobs, by time
     outages: tuple[tuple[int, int], ...] = ()
