@@ -170,7 +170,7 @@ class Evaluator:
         self, done: EvaluationReport, cut: TierReadPlan, envs: Sequence[EnvRef], horizon_ms: int
     ) -> dict[tuple[EnvRef, str], EnvironmentMeasurements]:
         reads, end_s = self._make_query_runner(done), cut.compute_end_s(horizon_ms)
-        starts_s = cut.compute_starts_s(end_s)
+        starts_s = [end_s - window_s for window_s in cut.windows_s]
         pieces_by_queue = alert_samples.read_window_pieces(
             reads, cut.tier, envs, starts_s, end_s, histograms=cut.histograms
         )

@@ -35,9 +35,6 @@ class TierReadPlan:
         """Return the end of the last complete bucket."""
         return horizon_ms // 1000 // self.tier.seconds * self.tier.seconds
 
-    def compute_starts_s(self, end_s: int) -> list[int]:
-        return [end_s - window_s for window_s in self.windows_s]
-
 
 def plan_tier_reads(rules: Iterable[Rule]) -> tuple[TierReadPlan, ...]:
     """Return at most one read plan per tier.

@@ -140,7 +140,6 @@ class _PinnedSmtp(smtplib.SMTP):
 
 
 def must_encrypt(starttls: str | None, address: str) -> bool:
-    """Return True if the mail server at this address must use TLS."""
     return not is_loopback(address) if starttls is None else starttls == "required"
 
 

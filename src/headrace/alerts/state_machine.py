@@ -82,7 +82,7 @@ def evaluate(
     for queue in queues:
         before = states.get(queue, INITIAL_STATE)
         if values is None:
-            after, new = _reset_clean_since(before), []
+            after, new = replace(before, clean_ms=None), []
         else:
             after, new = _compute_next_state(rule, queue, values.get(queue), before, now_ms, is_silenced(queue))
         if after != before:
@@ -106,10 +106,6 @@ def _select_queues_to_evaluate(rule: Rule, values: Values, states: Mapping[str, 
     mine = values if rule.queue is None else {rule.queue: values.get(rule.queue)}
     met = [queue for queue, value in mine.items() if queue not in states and rule.is_met(value)]
     return [*states, *met]
-
-
-def _reset_clean_since(state: RuleState) -> RuleState:
-    return replace(state, clean_ms=None) if state.clean_ms is not None else state
 
 
 def _compute_next_state(

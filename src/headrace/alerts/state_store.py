@@ -55,7 +55,11 @@ def load_incident_rule(conn: Connection, incident: str | None, rule_id: str) -> 
 def write_changes(conn: Connection, decided: AlertChanges) -> None:
     cursor = conn.cursor()
     deleted = [_make_state_key(rule, queue) for rule, queue, state in decided.states if state == INITIAL_STATE]
-    kept = [_make_state_row(rule, queue, state) for rule, queue, state in decided.states if state != INITIAL_STATE]
+    kept = [
+        {**_make_state_key(rule, queue), **vars(state), "fired_ms": list(state.fired_ms)}
+        for rule, queue, state in decided.states
+        if state != INITIAL_STATE
+    ]
     if deleted:
         cursor.executemany(QUERIES["delete_state"], deleted)
     if kept:
@@ -70,7 +74,8 @@ def write_changes(conn: Connection, decided: AlertChanges) -> None:
         elif transition.kind == Phase.RESOLVED:
             closed = {"id": transition.incident, "at_ms": transition.at_ms, "reason": transition.reason}
             cursor.execute(QUERIES["close_incident"], closed)
-    cursor.executemany(QUERIES["add_transition"], [_make_transition_row(*each) for each in decided.transitions])
+    rows = [{**_make_state_key(rule, each.queue), **vars(each)} for rule, each in decided.transitions]
+    cursor.executemany(QUERIES["add_transition"], rows)
     messages = _build_messages(decided.transitions, channels, enabled)
     if messages:
         cursor.executemany(QUERIES["add_message"], messages)
@@ -158,10 +163,6 @@ def _make_state_key(rule: Rule, queue: str) -> dict[str, Any]:
     return {"rule_id": rule.id, "queue": queue}
 
 
-def _make_state_row(rule: Rule, queue: str, state: RuleState) -> dict[str, Any]:
-    return {**_make_state_key(rule, queue), **vars(state), "fired_ms": list(state.fired_ms)}
-
-
 def _make_incident_row(rule: Rule, transition: Transition, channels: Sequence[str]) -> dict[str, Any]:
     return {
         **asdict(rule.environment),
@@ -173,7 +174,3 @@ def _make_incident_row(rule: Rule, transition: Transition, channels: Sequence[st
         "value": transition.value,
         "at_ms": transition.at_ms,
     }
-
-
-def _make_transition_row(rule: Rule, transition: Transition) -> dict[str, Any]:
-    return {**_make_state_key(rule, transition.queue), **vars(transition)}
