@@ -16,8 +16,6 @@ GZIP_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x04\xff"  # RFC 1952, without nam
 
 @dataclass(frozen=True)
 class CompressedPart:
-    """The large part of a page, with its deflated form and CRC."""
-
     text: bytes
     deflated: bytes
     checksum: int

@@ -114,16 +114,12 @@ GLOBAL_FAMILIES = (ENVIRONMENT_LIMIT, OPERATIONS, QUEUES, UNNAMED, STREAM, EVENT
 
 @dataclass(frozen=True)
 class RecentHistograms:
-    """Wait and run time histograms of a queue's last minutes."""
-
     waits: Histogram
     runs: Histogram
 
 
 @dataclass(frozen=True)
 class QueueMetricsInput:
-    """Everything that the families are built from."""
-
     states: Sequence[QueueState]
     shards: Sequence[ShardMetrics] = ()
     limits: Mapping[EnvRef, EnvLimits] = field(default_factory=dict[EnvRef, EnvLimits])
@@ -134,8 +130,6 @@ class QueueMetricsInput:
 
 @dataclass(frozen=True)
 class TenantLabelPolicy:
-    """Which queues have series with tenant labels."""
-
     tenant_labels: str = TOP_N
     top_n: int = 100
 
@@ -185,8 +179,11 @@ def build_queue_families(live: QueueMetricsInput, naming: TenantLabelPolicy) -> 
         ]
     if tenant:
         del groups[len(named) :]
-        families += [family(LIMIT, _sum_limits), family(QUEUE_OPERATIONS, _count_operations)]
-        families.append(_build_environment_limits(named, live.limits))
+        families += [
+            family(LIMIT, lambda states: [MetricSample((), each.limit) for each in states if each.limit is not None]),
+            family(QUEUE_OPERATIONS, _count_operations),
+            _build_environment_limits(named, live.limits),
+        ]
         families += build_quota_families(live.quotas, live.states, {state.ref.environment for state in named})
     return [*families, *_build_totals(live, len(rest))]
 
@@ -211,10 +208,6 @@ def _sum_bytes(states: Sequence[QueueState]) -> list[MetricSample]:
         MetricSample(("warm",), sum(state.bytes - state.cold_bytes for state in states)),
         MetricSample(("cold",), sum(state.cold_bytes for state in states)),
     ]
-
-
-def _sum_limits(states: Sequence[QueueState]) -> list[MetricSample]:
-    return [MetricSample((), state.limit) for state in states if state.limit is not None]
 
 
 def _count_operations(states: Sequence[QueueState]) -> list[MetricSample]:

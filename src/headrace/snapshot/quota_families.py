@@ -36,8 +36,6 @@ QUOTA_FAMILIES = (LIMIT, USED, REFUSED)
 
 @dataclass(frozen=True)
 class QuotaMetricsInput:
-    """Quotas, counts and use that the families are built from."""
-
     values: Mapping[TenantRef, QuotaValues]
     counts: Mapping[tuple[str, TenantRef], int] = field(default_factory=dict[tuple[str, TenantRef], int])
     uses: Mapping[EnvRef, WarmUsage] = field(default_factory=dict[EnvRef, WarmUsage])

@@ -61,8 +61,6 @@ class PolledStatus:
 
 @dataclass
 class LoadedSnapshot:
-    """A snapshot version in memory."""
-
     meta: SnapshotMeta
     families: Sequence[RenderedFamily]
     _compressed: dict[bool, CompressedPart] = field(default_factory=dict[bool, CompressedPart])
@@ -75,7 +73,6 @@ class LoadedSnapshot:
         return self._compressed[openmetrics]
 
     def filter_by_labels(self, labels: Labels) -> Sequence[RenderedFamily]:
-        """Return the families with only the samples that have these labels."""
         families = self._filtered.get(labels)
         if families is None:
             families = [filter_samples(family, labels) for family in self.families]
@@ -183,15 +180,13 @@ class SnapshotReader:
         else:
             self._damaged = 0
         if snapshot is not None:
-            self._loaded = self._prerender(LoadedSnapshot(*snapshot))
+            new = LoadedSnapshot(*snapshot)
+            # Render the formats in use before the version is served; scrapes use the previous version meanwhile.
+            for openmetrics in {wanted for wanted, _ in list(self._pages)}:
+                new.compress_fixed_part(openmetrics)
+            self._loaded = new
         else:
             self._load_older(store, version, held.meta.version if held else 0)
-
-    def _prerender(self, new: LoadedSnapshot) -> LoadedSnapshot:
-        """Render the formats in use before the version is served; scrapes use the previous version meanwhile."""
-        for openmetrics in {wanted for wanted, _ in list(self._pages)}:
-            new.compress_fixed_part(openmetrics)
-        return new
 
     def _load_older(self, store: SnapshotStore, than: int, but_newer_than: int) -> None:
         """Load the newest intact version older than `than`, if it is newer than the loaded one."""

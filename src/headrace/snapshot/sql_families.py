@@ -29,7 +29,6 @@ T = TypeVar("T")
 
 PRESETS = files("headrace.snapshot") / "presets"
 HEADRACE_PRESET = "headrace"
-"""Name of the preset for Headrace's own tables."""
 RESERVED_PREFIXES = ("headrace_", "convoy_queue_metrics_")
 """Name prefixes of Headrace's own metrics."""
 
