@@ -275,16 +275,15 @@ def _describe_load(scaling: Scaling, observation: Observation, demand: Demand | 
         return "no load"
     ages = [source.age_s for source in observation.sources if source.age_s is not None]
     oldest = f" (oldest {_format_span(max(ages))})" if ages else ""
-    text = f"{waiting} waiting{oldest}, {running} running, {arriving:.3g}/s arriving"
-    if scheduled:
-        text += f", {scheduled} awaiting retry"
-    if due_soon:
-        text += f", {due_soon} due within {_format_span(observation.horizon_s)}"
-    if demand.too_old:
-        text += f", demand doubled for waits over {_format_span(scaling.age_s)}"
-    if demand.allowed < demand.slots - EPSILON:
-        text += f", limits and pauses allow {math.floor(demand.allowed)} to run"
-    return text
+    is_limited = demand.allowed < demand.slots - EPSILON
+    parts = [
+        f"{waiting} waiting{oldest}, {running} running, {arriving:.3g}/s arriving",
+        f"{scheduled} awaiting retry" if scheduled else "",
+        f"{due_soon} due within {_format_span(observation.horizon_s)}" if due_soon else "",
+        f"demand doubled for waits over {_format_span(scaling.age_s)}" if demand.too_old else "",
+        f"limits and pauses allow {math.floor(demand.allowed)} to run" if is_limited else "",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def _describe_unknown(unknown_reason: str, state: ScalingState, current: int, wanted: int) -> str:

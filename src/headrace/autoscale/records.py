@@ -90,8 +90,10 @@ def list_decisions(
     With `stored_type`, only decisions made for its current tenant: the name may have belonged to another one. With
     `changes`, `hold` decisions are omitted.
     """
-    params = {"type": type_name, "before": before, "changes": changes, "limit": limit}
-    params |= {"any_tenant": stored_type is None, **_get_tenant_columns(stored_type)}
+    params = {
+        **{"type": type_name, "before": before, "changes": changes, "limit": limit},
+        **{"any_tenant": stored_type is None, **_get_tenant_columns(stored_type)},
+    }
     cursor = conn.cursor(row_factory=class_row(StoredDecision))
     return cursor.execute(QUERIES["list_decisions"], params).fetchall()
 

@@ -22,7 +22,11 @@ from headrace.valkey.stream_groups import translate_group_errors
 log = logging.getLogger(__name__)
 
 RETRY_OPS = (Op.NACK, Op.RECLAIM)
-UNKNOWN_REASONS = {UnknownGroup: "there is no such group", NotAStream: "the key is not a stream"}
+UNKNOWN_REASONS = {
+    ServiceUnavailable: "Valkey does not answer",
+    UnknownGroup: "there is no such group",
+    NotAStream: "the key is not a stream",
+}
 
 
 @dataclass
@@ -44,7 +48,6 @@ class StreamObserver:
 
     def observe(self, worker: WorkerType, workers: int | None, now_ms: int) -> Observation:
         keys = GroupKeys(worker.stream or "", worker.group or "")
-        what = f"lag of group {keys.group}"
         try:
             self._client = self._client or self._connect()
             with translate_group_errors(keys.stream, keys.group):
@@ -53,12 +56,11 @@ class StreamObserver:
             log.warning("could not read stream %s: %s", keys.stream, error, extra={"action": "stream_unknown"})
             if isinstance(error, ServiceUnavailable):
                 self._client = None
-                return Observation(workers=workers, unknown=f"{what} (Valkey does not answer)")
             why = next(
                 (text for kind, text in UNKNOWN_REASONS.items() if isinstance(error, kind)),
                 "the server returned an error",
             )
-            return Observation(workers=workers, unknown=f"{what} ({why})")
+            return Observation(workers=workers, unknown=f"lag of group {keys.group} ({why})")
         return Observation([self._make_source(keys, snapshot, now_ms)], workers=workers)
 
     def _make_source(self, keys: GroupKeys, snapshot: GroupSnapshot, now_ms: int) -> LoadSource:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 from uuid import uuid4
 
 from headrace.errors import HeadraceError
@@ -100,15 +99,11 @@ class WebhookWorkers:
 
     def _post(self, request: _ScaleRequest) -> None:
         receiver = self._receiver
-        document: dict[str, Any] = {
-            **{"id": request.id, "type": self._name, "wanted": request.wanted},
-            **{"sentence": request.sentence, "at_ms": request.at_ms},
-        }
         post_signed(
             receiver.url,
             receiver.secret,
             request.id,
-            document,
+            {"type": self._name, **asdict(request)},
             timeout_s=receiver.timeout_s,
             policy=receiver.policy,
         )
