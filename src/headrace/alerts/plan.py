@@ -40,8 +40,8 @@ class PlanChange:
     what: str  # rule or channel
     env: EnvRef
     name: str
+    row: Rule | Channel
     fields: tuple[str, ...] = ()  # changed fields; secrets without their values
-    row: Rule | Channel | None = None
     secret: str | None = None  # generated secret, to be shown once
 
     @property
@@ -78,7 +78,7 @@ def diff_plan(
     rules = {(each.environment, each.name): each for each in list_rules(conn)}
     changes = [_diff_channel(given, channels, policy) for given in plan["channel"]]
     ids = {name: each.id for name, each in channels.items()}
-    ids |= {(each.env, each.name): each.row.id for each in changes if each.row}
+    ids |= {(each.env, each.name): each.row.id for each in changes}
     changes += [_diff_rule(given, rules, ids) for given in plan["rule"]]
     _refuse_duplicates(changes)
     if prune:
@@ -87,7 +87,7 @@ def diff_plan(
         # Rules first, because they reference channels.
         for what, rows in (("rule", rules), ("channel", channels)):
             changes += [
-                PlanChange("remove", what, env, name, row=row)
+                PlanChange("remove", what, env, name, row)
                 for (env, name), row in rows.items()
                 if env in envs and (what, env, name) not in named
             ]
@@ -96,15 +96,14 @@ def diff_plan(
 
 def apply_changes(conn: Connection, changes: list[PlanChange]) -> None:
     for change in changes:
-        row = change.row
-        if change.verb == "keep" or row is None:
+        if change.verb == "keep":
             continue
         if change.verb == "remove":
-            (remove_rule if isinstance(row, Rule) else remove_channel)(conn, row.id)
-        elif isinstance(row, Rule):
-            put_rule(conn, row)
+            (remove_rule if isinstance(change.row, Rule) else remove_channel)(conn, change.row.id)
+        elif isinstance(change.row, Rule):
+            put_rule(conn, change.row)
         else:
-            put_channel(conn, row)
+            put_channel(conn, change.row)
 
 
 def _diff_channel(given: dict[str, Any], known: Mapping[PlannedName, Channel], policy: ChannelPolicy) -> PlanChange:
@@ -112,10 +111,10 @@ def _diff_channel(given: dict[str, Any], known: Mapping[PlannedName, Channel], p
     before = known.get((env, str(rest.get("name"))))
     channel, secret = make_channel(before.id if before else generate_id("channel"), env, rest, before, policy)
     if before is None:
-        return PlanChange("add", "channel", env, channel.name, row=channel, secret=secret)
+        return PlanChange("add", "channel", env, channel.name, channel, secret=secret)
     compared = ("type", "target", "config", "health", "enabled")
     changed = tuple(field for field in compared if getattr(before, field) != getattr(channel, field))
-    return PlanChange("change" if changed else "keep", "channel", env, channel.name, changed, channel, secret)
+    return PlanChange("change" if changed else "keep", "channel", env, channel.name, channel, changed, secret)
 
 
 def _diff_rule(given: dict[str, Any], known: Mapping[PlannedName, Rule], ids: Mapping[PlannedName, str]) -> PlanChange:
@@ -132,11 +131,11 @@ def _diff_rule(given: dict[str, Any], known: Mapping[PlannedName, Rule], ids: Ma
     fields = {**_parse_spans(rest), "channels": [ids[env, name] for name in named]}
     rule = make_rule(before.id if before else generate_id("rule"), env, fields)
     if before is None:
-        return PlanChange("add", "rule", env, rule.name, row=rule)
+        return PlanChange("add", "rule", env, rule.name, rule)
     rule = replace(rule, created_ms=before.created_ms)
     old, new = asdict(before), asdict(rule)
     changed = tuple(f"{field} {old[field]!r} → {new[field]!r}" for field in old if old[field] != new[field])
-    return PlanChange("change" if changed else "keep", "rule", env, rule.name, changed, rule)
+    return PlanChange("change" if changed else "keep", "rule", env, rule.name, rule, changed)
 
 
 def _split_environment(what: str, given: dict[str, Any]) -> tuple[EnvRef, dict[str, Any]]:
