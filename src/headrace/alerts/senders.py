@@ -83,12 +83,16 @@ def _send_email(config: Mapping[str, Any], message: AlertMessage, options: SendO
     if options.smtp_url is None:
         raise DeliveryFailed("No mail server is configured: set alerts.smtp_url.")
     mail = EmailMessage()
-    mail["Subject"] = message.title
-    mail["From"] = options.email_from
-    mail["To"] = ", ".join(config["to"])
-    mail["Message-ID"] = f"<{message.id}@headrace>"  # the same for each attempt
-    mail["X-Headrace-Delivery"] = message.id
-    mail["Auto-Submitted"] = "auto-generated"
+    headers = {
+        "Subject": message.title,
+        "From": options.email_from,
+        "To": ", ".join(config["to"]),
+        "Message-ID": f"<{message.id}@headrace>",  # the same for each attempt
+        "X-Headrace-Delivery": message.id,
+        "Auto-Submitted": "auto-generated",
+    }
+    for name, value in headers.items():
+        mail[name] = value
     mail.set_content(message.render_text(options.public_url))
     try:
         refused = _deliver(mail, options.smtp_url, options)

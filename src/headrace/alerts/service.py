@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Event
 
-from headrace.alerts.evaluator import EvaluationReport, Evaluator
+from headrace.alerts.evaluator import Evaluator
 from headrace.alerts.lease import EvaluatorFenced, EvaluatorLease
 from headrace.alerts.metrics import AlertServiceMetrics
 from headrace.alerts.outbox import Outbox
@@ -81,7 +81,12 @@ class AlertService:
     def _evaluate(self) -> None:
         began = time.monotonic()
         done = self._evaluator.run_once(time.time_ns() // 1_000_000)
-        _log_report(done, time.monotonic() - began)
+        log.log(
+            logging.INFO if done.transitions or done.unknown else logging.DEBUG,
+            "evaluated %s rules of %s environments in %.2f s: %s transitions, %s unknown",
+            *(done.rules, done.environments, time.monotonic() - began, done.transitions, done.unknown),
+            extra={"action": "round"},
+        )
         self.metrics.record_evaluation(done)
         if time.monotonic() >= self._next_purge:
             self._next_purge = time.monotonic() + PURGE_EVERY_S
@@ -98,13 +103,3 @@ class AlertService:
             self._lease.fence(conn)
             for query in PURGE_QUERIES:
                 conn.execute(query, {"keep_s": self._options.keep_s})
-
-
-def _log_report(done: EvaluationReport, seconds: float) -> None:
-    level = logging.INFO if done.transitions or done.unknown else logging.DEBUG
-    log.log(
-        level,
-        "evaluated %s rules of %s environments in %.2f s: %s transitions, %s unknown",
-        *(done.rules, done.environments, seconds, done.transitions, done.unknown),
-        extra={"action": "round"},
-    )

@@ -72,8 +72,7 @@ def build_quota_families(
     shared = [tenant for tenant in inputs.values if tenant.level in ("organisation", "project")]
     uses = _sum_uses(inputs, states)
     for tenant in sorted({*(TenantRef.from_environment(env) for env in named), *shared}):
-        limits = _get_limits(inputs, tenant)
-        for name, value in limits.items():
+        for name, value in _get_limits(inputs, tenant).items():
             limit.add(value, tenant.org, tenant.project, tenant.env, name)
             if name not in RATES:
                 used.add(uses[tenant][name], tenant.org, tenant.project, tenant.env, name)
