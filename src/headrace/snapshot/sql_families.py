@@ -16,16 +16,14 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from headrace.snapshot.families import COUNTER, GAUGE, TOTAL, FamilyDescriptor, InvalidFamily
-
-T = TypeVar("T")
 
 PRESETS = files("headrace.snapshot") / "presets"
 HEADRACE_PRESET = "headrace"
@@ -95,7 +93,7 @@ def _read_file(file: Traversable | Path, preset: str | None) -> list[SqlFamily]:
 def _parse_family(table: dict[str, Any], where: str, preset: str | None) -> SqlFamily:
     if not isinstance(cast(object, table), dict):
         raise _invalid_family(where, "not a table")
-    name = _require(table, "name", where, _as_text)
+    name = _require_text(table, "name", where)
     where = f"{where} ({name})"
     if unknown := table.keys() - KEYS:
         raise _invalid_family(where, f"unknown key {sorted(unknown)[0]}; allowed: {', '.join(sorted(KEYS))}")
@@ -107,10 +105,13 @@ def _parse_family(table: dict[str, Any], where: str, preset: str | None) -> SqlF
         raise _invalid_family(where, "exactly one of value (a numeric column) and oldest (a time column) is required")
     if aged and kind == COUNTER:
         raise _invalid_family(where, "oldest cannot be used with a counter")
-    column = _require(table, "oldest" if aged else "value", where, _as_text)
+    column = _require_text(table, "oldest" if aged else "value", where)
     rank = table.get("rank", column if aged else None)
-    labels = tuple(_require({"labels": [], **table}, "labels", where, _as_texts))
-    described = FamilyDescriptor(name, kind, _require(table, "help", where, _as_text), labels, is_age=aged)
+    labels = table.get("labels", [])
+    if not isinstance(labels, list) or not all(map(_is_text, cast("list[object]", labels))):
+        raise _invalid_family(where, "labels is empty or has the wrong type")
+    labels = tuple(cast("list[str]", labels))
+    described = FamilyDescriptor(name, kind, _require_text(table, "help", where), labels, is_age=aged)
     top = table.get("top")
     problem = (
         _find_name_problem(described, table.get("keep_name") is True, preset)
@@ -119,7 +120,7 @@ def _parse_family(table: dict[str, Any], where: str, preset: str | None) -> SqlF
     )
     if problem:
         raise _invalid_family(where, problem)
-    sql = _require(table, "sql", where, _as_text).rstrip().removesuffix(";")
+    sql = _require_text(table, "sql", where).rstrip().removesuffix(";")
     # Without `top` the rank has no effect, so the query need not return it.
     return SqlFamily(described, sql, column, top, rank if top else None, preset)
 
@@ -162,22 +163,16 @@ def _find_top_problem(top: object, rank: object, kind: str) -> str | None:
     return None
 
 
-def _require(table: dict[str, Any], key: str, where: str, kind: Callable[[object], T | None]) -> T:
+def _require_text(table: dict[str, Any], key: str, where: str) -> str:
     if key not in table:
         raise _invalid_family(where, f"{key} is missing")
-    value = kind(table[key])
-    if value is None:
+    if not _is_text(table[key]):
         raise _invalid_family(where, f"{key} is empty or has the wrong type")
-    return value
+    return table[key]
 
 
-def _as_text(value: object) -> str | None:
-    return value if isinstance(value, str) and value.strip() else None
-
-
-def _as_texts(value: object) -> list[str] | None:
-    each = cast("list[object]", value) if isinstance(value, list) else [None]
-    return cast("list[str]", each) if all(_as_text(one) for one in each) else None
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _invalid_family(where: str, problem: str) -> InvalidFamily:
