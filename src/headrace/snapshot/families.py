@@ -92,12 +92,11 @@ def split_by_oldest(items: Sequence[T], oldest: Callable[[T], float | None], top
 def limit_to_top(descriptor: FamilyDescriptor, rows: Sequence[RankedSample], top: int) -> SnapshotFamily:
     """Keep the `top` oldest samples and aggregate the rest into one more."""
     named, rest = split_by_oldest(rows, lambda row: row.oldest_s, top)
-    if rest:
-        # A sample whose labels are all empty has the labels of the remainder, so it is merged into it.
-        rest += [row for row in named if not any(row.sample.labels)]
-        named = [row for row in named if any(row.sample.labels)]
-    family = SnapshotFamily(descriptor, [row.sample for row in named])
-    if rest:
-        values = [row.sample.value for row in rest]
-        family.add(min(values) if descriptor.is_age else sum(values), *(OTHERS_LABEL for _ in descriptor.labels))
+    if not rest:
+        return SnapshotFamily(descriptor, [row.sample for row in named])
+    # A sample whose labels are all empty has the labels of the remainder, so it is merged into it.
+    rest += [row for row in named if not any(row.sample.labels)]
+    values = [row.sample.value for row in rest]
+    family = SnapshotFamily(descriptor, [row.sample for row in named if any(row.sample.labels)])
+    family.add(min(values) if descriptor.is_age else sum(values), *(OTHERS_LABEL for _ in descriptor.labels))
     return family
