@@ -18,7 +18,7 @@ from headrace.snapshot import reader as snapshot_reader
 from headrace.snapshot.keys import SnapshotKeys
 from headrace.snapshot.queue_families import TenantLabelPolicy
 from headrace.snapshot.reader import SnapshotReader, SnapshotReaderOptions
-from headrace.snapshot.refresher import Refresher, ignore_step
+from headrace.snapshot.refresher import Refresher
 from headrace.snapshot.sources import SnapshotSourceOptions, SnapshotSources
 from headrace.snapshot.sql_families import SqlFamily, load_sql_families
 from headrace.snapshot.store import SnapshotStore, SnapshotStoreOptions
@@ -72,7 +72,7 @@ def sources(
 def refresher(
     valkey: Valkey,
     found: SnapshotSources,
-    after: Callable[[str], None] = ignore_step,
+    after: Callable[[str], None] = lambda step: None,
     owner: str | None = None,
     **options: Any,
 ) -> Refresher:

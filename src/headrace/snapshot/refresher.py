@@ -23,10 +23,6 @@ log = logging.getLogger(__name__)
 STEPS = ("begun", "read", "staged", "verified", "switched")
 
 
-def ignore_step(_step: str) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class RefreshResult:
     meta: SnapshotMeta
@@ -43,7 +39,7 @@ class Refresher:
         *,
         shadow: bool = False,
         owner: str | None = None,
-        after: Callable[[str], None] = ignore_step,
+        after: Callable[[str], None] = lambda step: None,
     ) -> None:
         self.lease = store.create_lease(owner)
         self._store = store
