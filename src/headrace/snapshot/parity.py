@@ -21,14 +21,11 @@ class ParityReport:
     differences: Sequence[SeriesDifference]
 
     def counts(self) -> dict[str, int]:
-        only_snapshot = sum(each.direct is None for each in self.differences)
-        only_direct = sum(each.snapshot is None for each in self.differences)
-        different = len(self.differences) - only_snapshot - only_direct
         return {
             "same": self.same,
-            "different": different,
-            "only_snapshot": only_snapshot,
-            "only_direct": only_direct,
+            "different": sum(None not in (each.snapshot, each.direct) for each in self.differences),
+            "only_snapshot": sum(each.direct is None for each in self.differences),
+            "only_direct": sum(each.snapshot is None for each in self.differences),
         }
 
 

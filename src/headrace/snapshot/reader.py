@@ -124,9 +124,8 @@ class SnapshotReader:
         self.refresh()
         held, now_s = self._loaded, self._now_s()
         trouble = self._find_troubles(held, self._status and self._status.status, now_s)
-        is_served = held is not None and not trouble & {STALE, SHADOW}
-        text = render_page(held.filter_by_labels(labels), now_s, openmetrics) if held is not None and is_served else ""
-        body = text.encode() + (OPENMETRICS_END if openmetrics else b"")
+        families = () if held is None or trouble & {STALE, SHADOW} else held.filter_by_labels(labels)
+        body = render_page(families, now_s, openmetrics).encode() + (OPENMETRICS_END if openmetrics else b"")
         return gzip_page(EMPTY_PART, body) if gzip else body
 
     def _render(self, own: bytes, openmetrics: bool, gzip: bool) -> bytes:

@@ -126,8 +126,7 @@ class SnapshotSources:
         envs = sorted({state.ref.environment for state in states})
         limits = dict(zip(envs, read_limits(self._valkey, shards, envs), strict=True)) if envs else {}
         recent, watermark_s = self._read_history()
-        options = self._options
-        quotas = read_quotas(self._valkey, shards, options.postgres_url, options.query_timeout_s, envs)
+        quotas = read_quotas(self._valkey, shards, self._options.postgres_url, self._options.query_timeout_s, envs)
         live = QueueMetricsInput(states, read_metrics(self._valkey, shards), limits, recent, watermark_s, quotas)
         done.rows += len(states) + len(recent or ())
         done.families += build_queue_families(live, self._options.label_policy)
