@@ -101,8 +101,7 @@ class Autoscaler:
 
         Raises AutoscalerFenced, or ServiceUnavailable without PostgreSQL. Without Valkey the inputs are unknown.
         """
-        counted = {name: actuator.count() for name, actuator in self._actuators.items()}
-        workers = {name: count for name, count in counted.items() if count is not None}
+        workers = {name: actuator.count() for name, actuator in self._actuators.items()}
         observations = self._observer.observe(self._types, workers, now_ms)
         with transaction(self._pool) as conn:
             self._lease.fence(conn)

@@ -259,8 +259,17 @@ def _make_decision(
     after = replace(state, wanted=wanted)
     if verb != ScalingVerb.HOLD:
         after = replace(after, changed_ms=now_ms, up_ms=now_ms if verb == ScalingVerb.UP else state.up_ms)
-    known = not observation.unknown_reason
-    return Decision(worker.name, now_ms, verb, current, wanted, known, f"{verb}: {reason}, {outcome}", inputs, after)
+    return Decision(
+        worker.name,
+        now_ms,
+        verb,
+        current,
+        wanted,
+        known=not observation.unknown_reason,
+        sentence=f"{verb}: {reason}, {outcome}",
+        inputs=inputs,
+        state=after,
+    )
 
 
 def _describe_load(scaling: Scaling, observation: Observation, demand: Demand | None) -> str:

@@ -121,8 +121,7 @@ class LoadObserver:
                 (text for kind, text in UNKNOWN_REASONS.items() if isinstance(error, kind)), "Valkey returned an error"
             )
             return f"state of the queues ({why})"
-        is_delayed = any(state.cold_scheduled for state in states)
-        cold_due = self._load_cold_due(until_ms) if is_delayed else {}
+        cold_due = self._load_cold_due(until_ms) if any(state.cold_scheduled for state in states) else {}
         return LiveQueues(states, limits, self._measure_rates(states, now_ms), warm_due, cold_due)
 
     def _compute_horizon_s(self, worker: WorkerType) -> float:

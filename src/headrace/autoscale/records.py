@@ -94,8 +94,7 @@ def list_decisions(
         **{"type": type_name, "before": before, "changes": changes, "limit": limit},
         **{"any_tenant": stored_type is None, **_get_tenant_columns(stored_type)},
     }
-    cursor = conn.cursor(row_factory=class_row(StoredDecision))
-    return cursor.execute(QUERIES["list_decisions"], params).fetchall()
+    return conn.cursor(row_factory=class_row(StoredDecision)).execute(QUERIES["list_decisions"], params).fetchall()
 
 
 def purge_decisions(conn: Connection, keep_s: float) -> None:
