@@ -53,8 +53,6 @@ class EvaluatorOptions:
 
 @dataclass
 class EvaluationReport:
-    """Counts of one evaluation, for logs and metrics."""
-
     rules: int = 0
     environments: int = 0
     queries: int = 0
@@ -129,9 +127,8 @@ class Evaluator:
             newest = read_revision(conn)
             if newest != self._revision:
                 self._environments = [
-                    EnvironmentRules(ref, rules)
+                    EnvironmentRules(ref, list(every))
                     for ref, every in groupby(list_enabled_rules(conn), by_environment)
-                    if (rules := list(every))
                 ]
                 self._revision = newest
             silences = list_silences(conn, at=now)
@@ -208,16 +205,18 @@ class Evaluator:
         done.environments += len(batch)
 
     def _evaluate_meta_rules(self, done: EvaluationReport, progress: PipelineProgress | None, now_ms: int) -> None:
-        max_lag_ms = int(self._options.max_lag_s * 1000)
-        answers = progress is not None and not done.failures
-        watched_ms = now_ms - (now_ms if self._started_ms is None else self._started_ms)
         with self._decide(done) as (conn, decided):
-            failing = list_failing_channels(conn, FAILING_AFTER)
             problems = list_recent_problems(conn)
-            losses = progress.losses if progress else 0
             events = list_recent_server_events(conn)
             values = compute_meta_rule_values(
-                answers, done.lag_ms, max_lag_ms, losses, watched_ms, failing, problems, events
+                answers=progress is not None and not done.failures,
+                lag_ms=done.lag_ms,
+                max_lag_ms=int(self._options.max_lag_s * 1000),
+                losses=progress.losses if progress else 0,
+                watched_ms=now_ms - (now_ms if self._started_ms is None else self._started_ms),
+                failing_channels=list_failing_channels(conn, FAILING_AFTER),
+                failing_exporters=problems,
+                server_events=events,
             )
             states = lock_states(conn, [rule.id for rule in META_RULES])
             for rule in META_RULES:
@@ -281,9 +280,7 @@ def _select_rules_to_evaluate(group: Sequence[Rule], values: Values | None, stat
     """Return the rules that can change: those with a stored state, and those whose condition the highest or lowest
     value meets."""
     measured = [value for value in (values or {}).values() if value is not None]
-    if not measured:
-        return [rule for rule in group if rule.id in states]
-    low, high = min(measured), max(measured)
+    low, high = min(measured, default=None), max(measured, default=None)
     return [rule for rule in group if rule.id in states or rule.is_met(high) or rule.is_met(low)]
 
 
