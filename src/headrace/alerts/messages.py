@@ -32,10 +32,11 @@ class AlertMessage:
             return f"[test] Headrace can reach this channel ({_format_env(self.rule)})"
         word = self.rule.severity if self.kind == "firing" else "resolved"
         what = f"[{word}] {self.rule.name}"
-        if self.rule.metric in (HEALTH, RuleMetric.NO_DATA):
-            return f"{what}{self._subject}" if self.rule.metric == HEALTH else f"{what}: {_format_env(self.rule)}"
-        count = len(self.transitions)
-        return f"{what}: {_to_single_line(self.transitions[0].queue) if count == 1 else f'{count} queues'}"
+        if self.rule.metric == RuleMetric.NO_DATA:
+            return f"{what}: {_format_env(self.rule)}"
+        if len(self.transitions) == 1 and (self.transitions[0].queue or self.rule.metric != HEALTH):
+            return f"{what}: {_to_single_line(self.transitions[0].queue)}"
+        return what if self.rule.metric == HEALTH else f"{what}: {len(self.transitions)} queues"
 
     def render_text(self, public_url: str | None) -> str:
         return "\n".join([self.title, "", *self.render_lines(public_url)])
@@ -74,15 +75,6 @@ class AlertMessage:
                 for each in self.transitions
             ],
         }
-
-    @property
-    def _subject(self) -> str:
-        """Suffix naming the affected part of Headrace, if the message is about a single one."""
-        return (
-            f": {_to_single_line(self.transitions[0].queue)}"
-            if len(self.transitions) == 1 and self.transitions[0].queue
-            else ""
-        )
 
     def _format_transition(self, each: Transition) -> str:
         is_own = self.rule.metric in (HEALTH, RuleMetric.NO_DATA)
