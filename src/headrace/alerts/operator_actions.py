@@ -35,8 +35,7 @@ def add_test_message(conn: Connection, channel: Channel) -> str:
     message_id = str(uuid4())
     rule = Rule("", channel.org, channel.project, channel.env, "", "")
     message = {"id": message_id, "kind": "test", "rule": asdict(rule), "transitions": []}
-    row = {"id": message_id, "channel_id": channel.id, "message": json.dumps(message)}
-    conn.execute(QUERIES["add_message"], row)
+    conn.execute(QUERIES["add_message"], {"id": message_id, "channel_id": channel.id, "message": json.dumps(message)})
     conn.execute(QUERIES["retry_channel"], {"id": channel.id})
     return message_id
 

@@ -176,8 +176,7 @@ def list_silences(
     conn: Connection, where: Mapping[str, str | None] = ANY_ENVIRONMENT, at: datetime | None = None
 ) -> list[Silence]:
     """List the silences that have not ended at `at` (default now)."""
-    cursor = conn.cursor(row_factory=class_row(Silence))
-    return cursor.execute(QUERIES["list_silences"], {**where, "at": at}).fetchall()
+    return conn.cursor(row_factory=class_row(Silence)).execute(QUERIES["list_silences"], {**where, "at": at}).fetchall()
 
 
 def find_silence(conn: Connection, silence_id: str) -> Silence | None:

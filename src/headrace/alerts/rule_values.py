@@ -59,8 +59,6 @@ def plan_tier_reads(rules: Iterable[Rule]) -> tuple[TierReadPlan, ...]:
 
 @dataclass(frozen=True)
 class EnvironmentMeasurements:
-    """What was read of one environment for one read plan."""
-
     plan: TierReadPlan
     end_s: int
     pieces: Mapping[str, Sequence[WindowPiece]]  # by queue

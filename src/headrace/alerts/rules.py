@@ -131,9 +131,8 @@ def make_rule(rule_id: str, tenant: EnvRef, given: dict[str, Any], created_ms: i
 
 def rule_from_document(document: dict[str, Any]) -> Rule:
     """Build a rule from its row, or from its JSON of this or an earlier release. Unknown fields are ignored."""
-    known = {each.name for each in fields(Rule)}
-    kept: dict[str, Any] = {key: value for key, value in document.items() if key in known}
-    kept["channels"] = tuple(document.get("channels", ()))
+    kept: dict[str, Any] = {each.name: document[each.name] for each in fields(Rule) if each.name in document}
+    kept["channels"] = tuple(kept.get("channels", ()))
     return Rule(**kept)
 
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from headrace.alerts.channel_policy import DEFAULT_POLICY, ChannelPolicy
 from headrace.alerts.messages import AlertMessage
@@ -147,9 +147,8 @@ def must_encrypt(starttls: str | None, address: str) -> bool:
     return not is_loopback(address) if starttls is None else starttls == "required"
 
 
-def _open_mail_server(url: str, options: SendOptions) -> _PinnedSmtp:
+def _open_mail_server(parts: SplitResult, options: SendOptions) -> _PinnedSmtp:
     """Connect to the mail server. Raises AddressRefused; OSError or SMTPException if it cannot be reached."""
-    parts = urlsplit(url)
     host, is_tls = parts.hostname or "localhost", parts.scheme == "smtps"
     port = parts.port or (465 if is_tls else 25)
     addresses = resolve_addresses(host, port, options.policy)
@@ -159,7 +158,7 @@ def _open_mail_server(url: str, options: SendOptions) -> _PinnedSmtp:
 def _deliver(mail: EmailMessage, url: str, options: SendOptions) -> dict[str, tuple[int, bytes]]:
     """Send the mail and return the rejected recipients, if others were accepted."""
     parts = urlsplit(url)
-    with _open_mail_server(url, options) as server:
+    with _open_mail_server(parts, options) as server:
         server.ehlo()
         is_required = parts.scheme == "smtp" and must_encrypt(options.starttls, server.address)
         if is_required and not server.has_extn("starttls"):

@@ -139,9 +139,8 @@ def _step_while_clean(
     rule: Rule, queue: str, state: RuleState, value: float | None, now_ms: int
 ) -> tuple[RuleState, list[Transition]]:
     if state.phase == Phase.PENDING:
-        after = replace(state, phase=Phase.RESOLVED if state.fired_ms else Phase.OK, since_ms=now_ms, value=value)
-        transition = _make_transition(rule, queue, Phase.OK, state, now_ms, told=False, value=value)
-        return (after if after.fired_ms else INITIAL_STATE), [transition]
+        after = replace(state, phase=Phase.RESOLVED, since_ms=now_ms, value=value) if state.fired_ms else INITIAL_STATE
+        return after, [_make_transition(rule, queue, Phase.OK, state, now_ms, told=False, value=value)]
     if state.fired_ms and now_ms - state.fired_ms[-1] >= max(_compute_flap_window_ms(rule), rule.cooldown_s * 1000):
         return INITIAL_STATE, []
     return state, []

@@ -72,8 +72,7 @@ def write_changes(conn: Connection, decided: AlertChanges) -> None:
         if transition.kind == Phase.FIRING:
             cursor.execute(QUERIES["open_incident"], _make_incident_row(rule, transition, channels[transition.id]))
         elif transition.kind == Phase.RESOLVED:
-            closed = {"id": transition.incident, "at_ms": transition.at_ms, "reason": transition.reason}
-            cursor.execute(QUERIES["close_incident"], closed)
+            cursor.execute(QUERIES["close_incident"], {**vars(transition), "id": transition.incident})
     rows = [{**_make_state_key(rule, each.queue), **vars(each)} for rule, each in decided.transitions]
     cursor.executemany(QUERIES["add_transition"], rows)
     messages = _build_messages(decided.transitions, channels, enabled)
