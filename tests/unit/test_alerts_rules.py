@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from headrace.alerts.channels import make_channel
-from headrace.alerts.messages import MAX_QUEUES_SHOWN, AlertMessage
+from headrace.alerts.messages import MAX_QUEUES_SHOWN, AlertMessage, MessageTransition
 from headrace.alerts.rule_values import COARSE_TIER, FINE_TIER, EnvironmentMeasurements, plan_tier_reads
 from headrace.alerts.rules import InvalidRule, Rule, RuleMetric, make_rule
-from headrace.alerts.state_machine import Phase, Transition
 from headrace.model.names import EnvRef
 from headrace.warehouse.alert_samples import CarriedGauges, WindowPiece
 from headrace.webhook import guard
@@ -174,10 +173,10 @@ def test_windows_end_with_the_last_final_bucket() -> None:
 # --- Messages --------------------------------------------------------------------------------------
 
 
-def make_transition(queue: str = "emails", **more: Any) -> Transition:
+def make_transition(queue: str = "emails", **more: Any) -> MessageTransition:
     fields: dict[str, Any] = {"id": "t", "incident": "i", "queue": queue, "value": 1500.0, "at_ms": 60_000}
-    fields |= {"since_ms": 0, "kind": Phase.FIRING, "told": True, **more}
-    return Transition(**fields)
+    fields |= {"since_ms": 0, "reason": None, **more}
+    return MessageTransition(**fields)
 
 
 def test_a_message_says_what_where_how_much_since_when_and_where_to_look() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from headrace.alerts.rules import HEALTH, Rule, RuleMetric, format_value, rule_from_document
-from headrace.alerts.state_machine import Phase, Transition
 
 MAX_QUEUES_SHOWN = 10
 """Queues listed in a message; the rest is given as a number."""
@@ -19,11 +18,24 @@ CHART_RANGES_S = {"30m": 1800, "2h": 7200, "24h": 86_400, "7d": 7 * 86_400, "30d
 
 
 @dataclass(frozen=True)
+class MessageTransition:
+    """Transition of one queue in a message."""
+
+    id: str
+    incident: str | None
+    queue: str
+    value: float | None
+    at_ms: int
+    since_ms: int
+    reason: str | None
+
+
+@dataclass(frozen=True)
 class AlertMessage:
     id: str
     kind: str  # firing, resolved or test
     rule: Rule
-    transitions: Sequence[Transition]
+    transitions: Sequence[MessageTransition]
 
     @property
     def title(self) -> str:
@@ -76,7 +88,7 @@ class AlertMessage:
             ],
         }
 
-    def _format_transition(self, each: Transition) -> str:
+    def _format_transition(self, each: MessageTransition) -> str:
         is_own = self.rule.metric in (HEALTH, RuleMetric.NO_DATA)
         what = "" if is_own and not each.queue else f"{_to_single_line(each.queue)}: "
         value = "" if self.rule.metric == HEALTH else f"{format_value(self.rule.metric, each.value)}, "
@@ -87,11 +99,12 @@ class AlertMessage:
 
 
 def message_from_document(document: Mapping[str, Any]) -> AlertMessage:
-    transitions = [Transition(**each, kind=Phase(document["kind"]), told=True) for each in document["transitions"]]
+    """Build a message from its stored document in the outbox."""
+    transitions = [MessageTransition(**each) for each in document["transitions"]]
     return AlertMessage(document["id"], document["kind"], rule_from_document(document["rule"]), transitions)
 
 
-def build_chart_link(rule: Rule, transition: Transition, public_url: str | None) -> str | None:
+def build_chart_link(rule: Rule, transition: MessageTransition, public_url: str | None) -> str | None:
     """Return a link to the queue's page, relative without `public_url`; None if the alert is about no queue."""
     if rule.metric == HEALTH or not transition.queue:
         return None

@@ -58,8 +58,14 @@ def find_type(conn: Connection, name: str) -> StoredWorkerType | None:
 
 def put_decision(conn: Connection, worker: WorkerType, decision: Decision, fresh_s: float) -> None:
     row = {
-        **vars(decision),
+        "type": worker.name,
         **_get_tenant_columns(worker),
+        "at_ms": decision.at_ms,
+        "verb": decision.verb,
+        "current": decision.current,
+        "wanted": decision.wanted,
+        "known": decision.known,
+        "sentence": decision.sentence,
         "inputs": json.dumps(decision.inputs),
         "state": json.dumps(asdict(decision.state)),
         "name": worker.name,

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 from headrace.errors import HeadraceError
@@ -99,11 +100,15 @@ class WebhookWorkers:
 
     def _post(self, request: _ScaleRequest) -> None:
         receiver = self._receiver
+        document: dict[str, Any] = {
+            **{"id": request.id, "type": self._name, "wanted": request.wanted},
+            **{"sentence": request.sentence, "at_ms": request.at_ms},
+        }
         post_signed(
             receiver.url,
             receiver.secret,
             request.id,
-            {"type": self._name, **asdict(request)},
+            document,
             timeout_s=receiver.timeout_s,
             policy=receiver.policy,
         )
