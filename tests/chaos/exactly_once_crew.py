@@ -37,7 +37,7 @@ NEVER_MS = 3_600_000  # cancelled before it is due
 
 
 def produce(url: str) -> None:
-    stop, dice = install_stop_event(signal.SIGTERM), random.Random()
+    stop, dice = install_stop_event(), random.Random()
     with SyncClient(url, OPTIONS) as client:
         while not stop.wait(dice.uniform(0, 2 * PAUSE_S)):
             try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -76,7 +75,7 @@ def run(invocation: Invocation, metrics_port: int | None) -> None:
             pool, lease, evaluator, outbox, AlertServiceOptions(given.every, given.lease, given.keep)
         )
         with serve_loop_metrics(settings, metrics_port, given.metrics_port, service.metrics):
-            service.run_forever(install_stop_event(signal.SIGTERM, signal.SIGINT))
+            service.run_forever(install_stop_event())
 
 
 @alerts.command("list")

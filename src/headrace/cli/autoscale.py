@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -84,7 +83,7 @@ def run(invocation: Invocation, dry_run: bool, once: bool, metrics_port: int | N
             _run_once(settings, lease, scaler)
             return
         with serve_loop_metrics(settings, metrics_port, given.metrics_port, scaler.metrics):
-            scaler.run_forever(install_stop_event(signal.SIGTERM, signal.SIGINT))
+            scaler.run_forever(install_stop_event())
 
 
 @autoscale.command()
@@ -244,7 +243,7 @@ def _run_dry(settings: Settings, types: Sequence[WorkerType], once: bool) -> Non
     endpoints = resolve_endpoints(settings, "redis")
     observer = build_observer(settings, endpoints)
     states = _load_states(endpoints)
-    stop = install_stop_event(signal.SIGTERM, signal.SIGINT)
+    stop = install_stop_event()
     observer.observe(types, {}, _now_ms())  # rates need two observations
     stop.wait(min(WARM_UP_S, settings.autoscale.every))
     while not stop.is_set():

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,7 +177,7 @@ def _add_rules(invocation: Invocation) -> None:
 
 
 async def _run_load(invocation: Invocation, seconds: float | None) -> None:
-    stop = install_async_stop_event(signal.SIGTERM, signal.SIGINT)
+    stop = install_async_stop_event()
     settings = invocation.settings
     random_ = random.Random(SEED)
     started = time.monotonic()

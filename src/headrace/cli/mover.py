@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-
 import click
 
 from headrace.cli import Invocation, pass_invocation
@@ -32,6 +30,6 @@ def mover(invocation: Invocation, metrics_port: int | None) -> None:
     try:
         moving = Mover(tiers, build_mover_options(settings))
         with serve_loop_metrics(settings, metrics_port, settings.cold.metrics_port, moving.metrics):
-            moving.run_forever(install_stop_event(signal.SIGTERM, signal.SIGINT))
+            moving.run_forever(install_stop_event())
     finally:
         tiers.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -54,7 +53,7 @@ def pipeline(
     """
     settings = invocation.override_settings(pipeline_master=master, pipeline_trigger=trigger)
     configure_logs(settings.log)
-    chosen, stop = build_pipeline_options(settings), install_stop_event(signal.SIGTERM, signal.SIGINT)
+    chosen, stop = build_pipeline_options(settings), install_stop_event()
     with _open_problem_reports(settings) as report:
         chosen = replace(chosen, report_problem=report)
         if once:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,7 +107,7 @@ def read_queues(valkey: Valkey, shards: int, which: QueueFilter) -> QueuesSnapsh
 
 
 def _poll_queues(settings: Settings, which: QueueFilter, every_s: float) -> Iterator[QueuesSnapshot]:
-    stop = install_stop_event(signal.SIGINT, signal.SIGTERM)
+    stop = install_stop_event()
     with connect_checked(settings) as (valkey, _):
         while not stop.is_set():
             yield read_queues(valkey, read_shards(valkey, settings.queue.shards), which)

@@ -5,24 +5,21 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from types import FrameType
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def install_stop_event(*signals: signal.Signals) -> threading.Event:
-    """Return an event that is set when one of the signals arrives. Must be called in the main thread."""
+def install_stop_event(*more: signal.Signals) -> threading.Event:
+    """Return an event that is set when SIGTERM, SIGINT or one of `more` arrives. Must be called in the main thread."""
     stop = threading.Event()
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    for signal_number in signals:
-        signal.signal(signal_number, on_signal)
+    for signal_number in (*STOP_SIGNALS, *more):
+        signal.signal(signal_number, lambda _number, _frame: stop.set())
     return stop
 
 
-def install_async_stop_event(*signals: signal.Signals) -> asyncio.Event:
-    """Return an event of the running event loop that is set when one of the signals arrives."""
+def install_async_stop_event() -> asyncio.Event:
+    """Return an event of the running event loop that is set when SIGTERM or SIGINT arrives."""
     stop = asyncio.Event()
-    for signal_number in signals:
+    for signal_number in STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(signal_number, stop.set)
     return stop

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -71,7 +70,7 @@ def run(invocation: Invocation, metrics_port: int | None) -> None:
         options = SnapshotServiceOptions(given.refresh_interval, given.lock_ttl)
         service = SnapshotService(refresher, parts.sources, options)
         with serve_loop_metrics(settings, metrics_port, given.metrics_port, service.metrics):
-            service.run_forever(install_stop_event(signal.SIGTERM, signal.SIGINT))
+            service.run_forever(install_stop_event())
 
 
 @snapshot.command()

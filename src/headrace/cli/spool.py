@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -156,7 +155,7 @@ def drain(invocation: Invocation, path: Path | None, to_file: Path | None, timeo
 def _export_all(opened: Spool, destination: Destination, settings: Settings, timeout_ms: int | None) -> None:
     options = build_exporter_options(settings, clickhouse=not isinstance(destination, FileDestination))
     exporter = Exporter(opened, destination, options, shared=build_send_limit(settings))
-    stop = install_stop_event(signal.SIGINT, signal.SIGTERM)
+    stop = install_stop_event()
     deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
     total = opened.stats().size
     exporter.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -133,7 +132,7 @@ def watch(
         watcher = Watcher(source, target.redis, target.options.make_stubs(), groups, stuck_after_ms)
         if not once:
             with serve_loop_metrics(settings, metrics_port, settings.streams.metrics_port, watcher.metrics):
-                watcher.run_forever(install_stop_event(signal.SIGTERM, signal.SIGINT), settings.streams.every)
+                watcher.run_forever(install_stop_event(), settings.streams.every)
         elif (recorded := watcher.run_once()) < len(groups):
             raise HeadraceError(
                 f"Could not read {len(groups) - recorded} of {len(groups)} groups; see the log lines above."

@@ -80,7 +80,7 @@ class StackRunner:
         self._settings: Settings = invocation.settings
         self._demo = demo
         self._format_url = str if show_secrets else mask_secret
-        self._stop = install_stop_event(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        self._stop = install_stop_event(signal.SIGHUP)
         self._children: dict[str, GuardedProcess] = {}
         self._supervisor = Supervisor(_print_status, self._record_parts)
         self._directory: DataDirectory | None = None

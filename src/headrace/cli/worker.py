@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import signal
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -139,7 +138,7 @@ async def _serve_queues(
     tally: WorkerMetrics,
     restore: Callable[[int], object] | None,
 ) -> None:
-    stop = install_async_stop_event(signal.SIGTERM, signal.SIGINT)
+    stop = install_async_stop_event()
     options = _build_worker_options(settings, concurrency, settings.queue.lease, queues)
     async with Client(resolve_endpoints(settings, "redis").redis, build_queue_options(settings)) as client:
         await Worker(
@@ -156,7 +155,7 @@ async def _serve_streams(
     tally: WorkerMetrics,
 ) -> None:
     """Serve each stream with its own `concurrency` slots, so that a slow stream does not delay another."""
-    stop = install_async_stop_event(signal.SIGTERM, signal.SIGINT)
+    stop = install_async_stop_event()
     given = settings.streams
     options, codec = _build_worker_options(settings, concurrency, given.lease), build_stream_codec(settings)
     async with connect_async(resolve_streams_url(settings)) as client:
