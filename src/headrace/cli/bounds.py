@@ -12,7 +12,7 @@ import time
 from threading import Thread
 
 from headrace.cli.endpoints import resolve_endpoints
-from headrace.cli.queue_client import build_queue_options, build_tiers
+from headrace.cli.queue_client import build_queue_options, open_optional_tiers
 from headrace.cold.quota_records import read_tenant_quotas
 from headrace.cold.quotas import QuotaManager
 from headrace.errors import HeadraceError
@@ -83,15 +83,14 @@ def apply_quotas(loaded: LoadedSettings) -> BoundChanges:
     given = select_quotas(loaded)
     if not given:
         return {}
-    tiers = build_tiers(loaded.settings)
-    if tiers is None:
-        log.warning(
-            "%s: not enforced, because quotas are stored in PostgreSQL and postgres.url is not set",
-            ", ".join(f"quotas.{name}" for name in given),
-            extra={"action": "bounds"},
-        )
-        return {}
-    try:
+    with open_optional_tiers(loaded.settings) as tiers:
+        if tiers is None:
+            log.warning(
+                "%s: not enforced, because quotas are stored in PostgreSQL and postgres.url is not set",
+                ", ".join(f"quotas.{name}" for name in given),
+                extra={"action": "bounds"},
+            )
+            return {}
         with tiers.store.transaction() as conn:
             before = read_tenant_quotas(conn, DEFAULT_TENANT)
         changed = {name: value for name, value in given.items() if before.get(name) != value}
@@ -99,8 +98,6 @@ def apply_quotas(loaded: LoadedSettings) -> BoundChanges:
             kept = {name: value for name, value in changed.items() if value is not None}
             QuotaManager(tiers).update(DEFAULT_TENANT, kept, changed.keys() - kept.keys())
         return {f"quotas.{name}": (before.get(name), value) for name, value in changed.items()}
-    finally:
-        tiers.close()
 
 
 def apply_bounds_at_start(loaded: LoadedSettings) -> None:

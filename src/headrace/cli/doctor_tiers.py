@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 
 from headrace.cli.doctor_checks import DoctorCheck
@@ -31,12 +32,9 @@ def check_tiers(redis_url: str, postgres_url: str, given_shards: int | None) -> 
             yield check_mover(status, time.time_ns() // 1_000_000)
             yield check_drift(status)
         yield check_quarantine(count_quarantined(postgres_url))
-        tiers = Tiers(redis_url, postgres_url, QueueOptions(shards=shards))
-        try:
+        with closing(Tiers(redis_url, postgres_url, QueueOptions(shards=shards))) as tiers:
             yield check_database(tiers, shards)
             yield from check_server_events(read_server_events(tiers.store))
-        finally:
-            tiers.close()
     except HeadraceError as error:
         yield DoctorCheck("tiers", False, "unknown", str(error))
 

@@ -8,7 +8,7 @@ from headrace.cli import Invocation, pass_invocation
 from headrace.cli.bounds import apply_bounds_at_start
 from headrace.cli.logs import configure_logs
 from headrace.cli.metrics_server import metrics_port_option, serve_loop_metrics
-from headrace.cli.queue_client import build_mover_options, build_tiers
+from headrace.cli.queue_client import build_mover_options, open_tiers
 from headrace.cli.signals import install_stop_event
 from headrace.cold.mover import Mover
 
@@ -25,11 +25,7 @@ def mover(invocation: Invocation, metrics_port: int | None) -> None:
     settings = invocation.settings
     configure_logs(settings.log)
     apply_bounds_at_start(invocation.loaded)
-    tiers = build_tiers(settings, "postgres")
-    assert tiers is not None, "postgres is required"
-    try:
+    with open_tiers(settings) as tiers:
         moving = Mover(tiers, build_mover_options(settings))
         with serve_loop_metrics(settings, metrics_port, settings.cold.metrics_port, moving.metrics):
             moving.run_forever(install_stop_event())
-    finally:
-        tiers.close()

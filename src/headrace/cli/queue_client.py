@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from typing import cast
 
-from headrace.cli.endpoints import resolve_endpoints
+from headrace.cli.endpoints import Endpoints, resolve_endpoints
 from headrace.cold.mover import MoverOptions
 from headrace.cold.store import ColdLimits
 from headrace.cold.tiers import Tiers
@@ -28,14 +28,31 @@ def open_queue_client(settings: Settings) -> SyncClient:
     return SyncClient(resolve_endpoints(settings, "redis").redis, build_queue_options(settings), build_tiers(settings))
 
 
-def build_tiers(settings: Settings, *needed: str) -> Tiers | None:
+def build_tiers(settings: Settings) -> Tiers | None:
     """Return the tiers, without connecting; None if PostgreSQL is not configured.
 
-    Raises ServiceUnavailable if Valkey, or a server in `needed`, is not configured.
+    Raises ServiceUnavailable if Valkey is not configured.
     """
-    endpoints = resolve_endpoints(settings, "redis", *needed)
-    if not endpoints.postgres:
-        return None
+    endpoints = resolve_endpoints(settings, "redis")
+    return _build_tiers(settings, endpoints) if endpoints.postgres else None
+
+
+@contextmanager
+def open_optional_tiers(settings: Settings) -> Generator[Tiers | None]:
+    """Yield what `build_tiers` returns, and close it after the `with` block."""
+    tiers = build_tiers(settings)
+    with nullcontext() if tiers is None else closing(tiers):
+        yield tiers
+
+
+@contextmanager
+def open_tiers(settings: Settings) -> Generator[Tiers]:
+    """Yield the tiers. Raises ServiceUnavailable if Valkey or PostgreSQL is not configured."""
+    with closing(_build_tiers(settings, resolve_endpoints(settings, "redis", "postgres"))) as tiers:
+        yield tiers
+
+
+def _build_tiers(settings: Settings, endpoints: Endpoints) -> Tiers:
     cold = settings.cold
     limits = ColdLimits(cold.max_items, cold.max_bytes)
     far_ms, keep_ms = int(cold.far_delay * 1000), int(settings.queue.keep_done * 1000)

@@ -10,7 +10,7 @@ import click
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.arguments import duration_ms_type
 from headrace.cli.output import json_option, live_table, print_json, print_table
-from headrace.cli.queue_client import build_tiers, connect_checked
+from headrace.cli.queue_client import connect_checked, open_optional_tiers
 from headrace.cli.queue_table import (
     COLUMNS,
     COLUMNS_WITH_RATES,
@@ -77,12 +77,8 @@ def queues(
 
 
 def _print_flows(settings: Settings, which: QueueFilter, as_json: bool) -> None:
-    tiers = build_tiers(settings)
-    try:
+    with open_optional_tiers(settings) as tiers:
         cold = tiers.store.list_flow_depths() if tiers else []
-    finally:
-        if tiers:
-            tiers.close()
     with connect_checked(settings) as (valkey, shards):
         at_ms = read_server_time_ms(valkey)
         rows = merge_flow_depths(read_flow_depths(valkey, shards), cold)

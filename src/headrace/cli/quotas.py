@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -15,9 +14,8 @@ from headrace.api.api_keys import count_quota_use
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.formatting import ABSENT
 from headrace.cli.output import json_option, print_json, print_table
-from headrace.cli.queue_client import build_tiers
+from headrace.cli.queue_client import open_tiers
 from headrace.cold.quotas import QuotaManager, QuotaUsage
-from headrace.cold.tiers import Tiers
 from headrace.kinds import size as size_kind
 from headrace.model.quotas import Quota, TenantRef
 from headrace.queue.validate import check_name
@@ -56,7 +54,7 @@ def tenant_arguments(command: Callable[..., None]) -> Callable[..., None]:
 @pass_invocation
 def show(invocation: Invocation, tenant: TenantRef, as_json: bool) -> None:
     """Show the quotas of a tenant and their usage. Without names, shows the defaults of every environment."""
-    with open_required_tiers(invocation) as tiers:
+    with open_tiers(invocation.settings) as tiers:
         found = QuotaManager(tiers).describe(tenant, lambda _: True, count_quota_use)
     if as_json:
         print_json({"quotas": [_build_document(use) for use in found]})
@@ -101,7 +99,7 @@ def unset(invocation: Invocation, tenant: TenantRef, names: tuple[str, ...], as_
 def _change_quotas(
     invocation: Invocation, tenant: TenantRef, values: dict[str, int | None], unset: list[str], as_json: bool
 ) -> None:
-    with open_required_tiers(invocation) as tiers:
+    with open_tiers(invocation.settings) as tiers:
         QuotaManager(tiers).update(tenant, values, unset)
         scope = KeyScope(tenant.org or None, tenant.project or None, tenant.env or None)
         with tiers.store.transaction() as conn:
@@ -114,16 +112,6 @@ def _change_quotas(
         return
     assignments = [f"{name} = {'none' if value is None else value}" for name, value in values.items()]
     click.echo(f"{', '.join(assignments) or 'unset ' + ', '.join(unset)} for {tenant}")
-
-
-@contextmanager
-def open_required_tiers(invocation: Invocation) -> Generator[Tiers]:
-    tiers = build_tiers(invocation.settings, "postgres")
-    assert tiers is not None, "postgres is required"
-    try:
-        yield tiers
-    finally:
-        tiers.close()
 
 
 def _parse_quota(pair: str) -> tuple[str, int | None]:

@@ -6,7 +6,7 @@ import click
 
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.output import json_option, print_json, print_table
-from headrace.cli.queue_client import build_tiers
+from headrace.cli.queue_client import open_tiers
 from headrace.cold.status import read_server_events
 
 
@@ -20,12 +20,8 @@ def tiers() -> None:
 @pass_invocation
 def events(invocation: Invocation, as_json: bool) -> None:
     """Show failovers, restores and replacements of servers, and how many accepted jobs went missing."""
-    opened = build_tiers(invocation.settings, "postgres")
-    assert opened is not None, "postgres is required"
-    try:
+    with open_tiers(invocation.settings) as opened:
         found = read_server_events(opened.store)
-    finally:
-        opened.close()
     if as_json:
         print_json({"events": [event.as_document() for event in found]})
         return
@@ -50,10 +46,6 @@ def adopt(invocation: Invocation, yes: bool) -> None:
     """Use the configured PostgreSQL for the cold tier, although Valkey has recorded another one."""
     if not yes:
         click.confirm("Jobs waiting in the previous PostgreSQL will no longer be found. Continue?", abort=True)
-    opened = build_tiers(invocation.settings, "postgres")
-    assert opened is not None, "postgres is required"
-    try:
+    with open_tiers(invocation.settings) as opened:
         opened.adopt_postgres()
-    finally:
-        opened.close()
     click.echo("All shards now use this PostgreSQL.", err=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 
 import click
@@ -16,12 +16,11 @@ from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.logs import configure_logs
 from headrace.cli.maintenance import run_maintenance
 from headrace.cli.metrics_server import metrics_port_option, serve_metrics
-from headrace.cli.queue_client import build_mover_options, build_queue_options, build_tiers
+from headrace.cli.queue_client import build_mover_options, build_queue_options, open_optional_tiers
 from headrace.cli.signals import install_async_stop_event
 from headrace.cli.streams import build_stream_codec, resolve_streams_url
 from headrace.cold.mover import Mover
 from headrace.cold.settings import SettingsRestorer
-from headrace.cold.tiers import Tiers
 from headrace.queue.client import Client
 from headrace.queue.registry import WorkerRegistration
 from headrace.queue.tasks import Tasks
@@ -82,20 +81,14 @@ def worker(
                 return
             # The next mover finishes what this one leaves undone.
             with nullcontext() if mover is None else run_in_thread(mover.run_forever, "mover", MOVER_GRACE_S):
-                asyncio.run(_serve_queues_with_tiers(settings, tasks, slots, queues, tally))
+                asyncio.run(_serve_queues(settings, tasks, slots, queues, tally))
 
 
 @contextmanager
 def open_mover(settings: Settings, *, wanted: bool) -> Generator[Mover | None]:
     """Yield a mover that is not started yet, or None if PostgreSQL is not configured or `wanted` is False."""
-    tiers = build_tiers(settings) if wanted else None
-    if tiers is None:
-        yield None
-        return
-    try:
-        yield Mover(tiers, build_mover_options(settings))
-    finally:
-        tiers.close()
+    with open_optional_tiers(settings) if wanted else nullcontext() as tiers:
+        yield None if tiers is None else Mover(tiers, build_mover_options(settings))
 
 
 def load_tasks(app: str) -> Tasks:
@@ -112,38 +105,19 @@ def load_tasks(app: str) -> Tasks:
     return tasks
 
 
-async def _serve_queues_with_tiers(
-    settings: Settings, tasks: Tasks, concurrency: int, queues: tuple[str, ...], tally: WorkerMetrics
-) -> None:
-    with open_optional_tiers(settings) as tiers:
-        restore = None if tiers is None else SettingsRestorer(tiers).restore_if_needed
-        await _serve_queues(settings, tasks, concurrency, queues, tally, restore)
-
-
-@contextmanager
-def open_optional_tiers(settings: Settings) -> Generator[Tiers | None]:
-    tiers = build_tiers(settings)
-    try:
-        yield tiers
-    finally:
-        if tiers is not None:
-            tiers.close()
-
-
 async def _serve_queues(
-    settings: Settings,
-    tasks: Tasks,
-    concurrency: int,
-    queues: tuple[str, ...],
-    tally: WorkerMetrics,
-    restore: Callable[[int], object] | None,
+    settings: Settings, tasks: Tasks, concurrency: int, queues: tuple[str, ...], tally: WorkerMetrics
 ) -> None:
     stop = install_async_stop_event()
     options = _build_worker_options(settings, concurrency, settings.queue.lease, queues)
-    async with Client(resolve_endpoints(settings, "redis").redis, build_queue_options(settings)) as client:
-        await Worker(
-            client, tasks, options, WorkerRegistration(client.redis), tally, maintains=False, restore_settings=restore
-        ).run_forever(stop)
+    url = resolve_endpoints(settings, "redis").redis
+    with open_optional_tiers(settings) as tiers:
+        restore = None if tiers is None else SettingsRestorer(tiers).restore_if_needed
+        async with Client(url, build_queue_options(settings)) as client:
+            registration = WorkerRegistration(client.redis)
+            await Worker(
+                client, tasks, options, registration, tally, maintains=False, restore_settings=restore
+            ).run_forever(stop)
 
 
 async def _serve_streams(
