@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -86,13 +85,8 @@ def open_warehouse(settings: Settings) -> Client:
     return connect(resolve_endpoints(settings, "clickhouse").clickhouse, settings.warehouse.database)
 
 
-@contextmanager
-def open_spark_session(settings: Settings) -> Generator[SparkSession]:
-    session = start_session(build_session_options(settings))
-    try:
-        yield session
-    finally:
-        session.stop()
+def open_spark_session(settings: Settings) -> SparkSession:
+    return start_session(build_session_options(settings))
 
 
 def print_audit(found: HistoryAudit, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import asdict
 
 import click
@@ -50,15 +51,13 @@ def backfill(
             print_audit(audit_window(session, client, uri, window), as_json)
         return
     url = resolve_endpoints(settings, "clickhouse").clickhouse
-    writer = BlockWriter(lambda: connect(url, settings.warehouse.database))
     now_ms = time.time_ns() // 1_000_000
-    try:
-        with open_spark_session(settings) as session, progress_bar("backfilling") as report:
-            done = run_backfill(
-                session, client, writer, uri, window, now_ms=now_ms, allow_empty=allow_empty, report=report
-            )
-    finally:
-        writer.close()
+    with (
+        closing(BlockWriter(lambda: connect(url, settings.warehouse.database))) as writer,
+        open_spark_session(settings) as session,
+        progress_bar("backfilling") as report,
+    ):
+        done = run_backfill(session, client, writer, uri, window, now_ms=now_ms, allow_empty=allow_empty, report=report)
     _print_result(done, as_json)
 
 

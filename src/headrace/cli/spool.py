@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -137,13 +138,12 @@ def drain(invocation: Invocation, path: Path | None, to_file: Path | None, timeo
     """
     settings, folder = invocation.settings, path or find_spool_path(invocation.settings)
     _require_directory(folder)
-    destination = _open_destination(settings, to_file)
-    try:
-        with Spool.open(build_spool_options(settings, folder)) as opened:
-            _export_all(opened, destination, settings, timeout)
-            stats = opened.stats()
-    finally:
-        destination.close()
+    with (
+        closing(_open_destination(settings, to_file)) as destination,
+        Spool.open(build_spool_options(settings, folder)) as opened,
+    ):
+        _export_all(opened, destination, settings, timeout)
+        stats = opened.stats()
     if as_json:
         print_json({"sent": stats.acked, "dead": stats.dead, "corrupt": stats.corrupt, "left": stats.size})
     else:
