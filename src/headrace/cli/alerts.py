@@ -31,7 +31,7 @@ from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.formatting import ABSENT, escape_control, format_time
 from headrace.cli.logs import configure_logs
 from headrace.cli.metrics_server import metrics_port_option, serve_loop_metrics
-from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.output import json_option, print_json, print_json_or_text, print_table
 from headrace.cli.signals import install_stop_event
 from headrace.errors import HeadraceError
 from headrace.model.names import EnvRef
@@ -192,10 +192,8 @@ def silence(
         )
         records.add_silence(conn, added)
         audit.record_cli_operation(conn, "alerts.silence", KeyScope(*where), id=added.id, reason=reason)
-    if as_json:
-        print_json({"id": added.id, "ends_at": added.ends_at.isoformat()})
-    else:
-        click.echo(f"silenced until {_format_short_time(added.ends_at)} ({added.id})")
+    text = f"silenced until {_format_short_time(added.ends_at)} ({added.id})"
+    print_json_or_text(as_json, {"id": added.id, "ends_at": added.ends_at.isoformat()}, text)
 
 
 @alerts.command()
@@ -213,10 +211,7 @@ def ack(invocation: Invocation, incident_id: str, as_json: bool) -> None:
         assert found is not None, "the incident was just acknowledged"
         scope = KeyScope(found.org, found.project, found.env) if found.org else GLOBAL_SCOPE
         audit.record_cli_operation(conn, "alerts.acknowledge", scope, id=incident_id)
-    if as_json:
-        print_json({"id": incident_id})
-    else:
-        click.echo(f"acknowledged {incident_id}")
+    print_json_or_text(as_json, {"id": incident_id}, f"acknowledged {incident_id}")
 
 
 @alerts.command("test")
@@ -234,10 +229,7 @@ def send_test(invocation: Invocation, env: EnvRef, channel: str, as_json: bool) 
         )
     message = build_test_message(env)
     send(known[channel].type, known[channel].config, message, build_send_options(invocation.settings), env.org)
-    if as_json:
-        print_json({"id": message.id})
-    else:
-        click.echo(f"delivered to {known[channel].target} ({message.id})")
+    print_json_or_text(as_json, {"id": message.id}, f"delivered to {known[channel].target} ({message.id})")
 
 
 def build_test_message(env: EnvRef) -> AlertMessage:

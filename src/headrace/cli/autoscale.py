@@ -30,7 +30,7 @@ from headrace.cli.endpoints import Endpoints, resolve_endpoints
 from headrace.cli.formatting import ABSENT, escape_control, format_time
 from headrace.cli.logs import configure_logs
 from headrace.cli.metrics_server import metrics_port_option, serve_loop_metrics
-from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.output import json_option, print_json, print_json_or_table
 from headrace.cli.signals import install_stop_event
 from headrace.cli.streams import resolve_streams_url
 from headrace.cold.due_times import read_due_times
@@ -128,10 +128,9 @@ def status(invocation: Invocation, as_json: bool) -> None:
     """Show the running and wanted workers of each type, and why."""
     with _open_transaction(invocation.settings) as conn:
         found = records.list_types(conn)
-    if as_json:
-        print_json({"types": [_build_type_document(each) for each in found]})
-        return
-    print_table(
+    print_json_or_table(
+        as_json,
+        {"types": [_build_type_document(each) for each in found]},
         ["type", "workers", "wanted", "min..max", "decided", "why"],
         [
             [

@@ -17,7 +17,7 @@ from headrace.autoscale.workloads import SHAPES, Workload, make_recorded_workloa
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.arguments import duration_ms_type
 from headrace.cli.endpoints import resolve_endpoints
-from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.output import json_option, print_json_or_table
 from headrace.errors import HeadraceError, UnknownQueue
 from headrace.history.reader import read_queue_history
 from headrace.history.routing import format_duration, resolve_window
@@ -98,10 +98,8 @@ def simulate(
     summary = _summarize(load, outcome)
     if file is not None:
         plot(outcome, _format_title(load, worker, summary), file, load.outages)
-    if as_json:
-        print_json({"type": worker.name, "scaling": asdict(worker.scaling), **summary})
-    else:
-        print_table(["metric", "value"], [[name, str(value)] for name, value in summary.items()])
+    document = {"type": worker.name, "scaling": asdict(worker.scaling), **summary}
+    print_json_or_table(as_json, document, ["metric", "value"], [[name, str(value)] for name, value in summary.items()])
 
 
 def _find_worker_type(settings: Settings, name: str | None) -> WorkerType:

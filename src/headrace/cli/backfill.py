@@ -18,9 +18,8 @@ from headrace.cli.audit import (
     require_archive,
 )
 from headrace.cli.endpoints import resolve_endpoints
-from headrace.cli.output import json_option, print_json
+from headrace.cli.output import json_option, print_json_or_text
 from headrace.cli.progress import progress_bar
-from headrace.pipeline.backfill import BackfillResult
 from headrace.pipeline.backfill import backfill as run_backfill
 from headrace.pipeline.replay import validate_window
 from headrace.warehouse.blocks import BlockWriter
@@ -58,13 +57,6 @@ def backfill(
         progress_bar("backfilling") as report,
     ):
         done = run_backfill(session, client, writer, uri, window, now_ms=now_ms, allow_empty=allow_empty, report=report)
-    _print_result(done, as_json)
-
-
-def _print_result(done: BackfillResult, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(done))
-        return
-    for table, rows in done.rows.items():
-        click.echo(f"{table}: {rows} rows")
-    click.echo(f"replaced {done.hours} hours from {done.events} events (generation {done.generation})")
+    lines = [f"{table}: {rows} rows" for table, rows in done.rows.items()]
+    lines.append(f"replaced {done.hours} hours from {done.events} events (generation {done.generation})")
+    print_json_or_text(as_json, asdict(done), "\n".join(lines))

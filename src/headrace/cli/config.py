@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.output import json_option, print_json_or_table, print_json_or_text
 from headrace.settings import SETTINGS
 
 
@@ -23,11 +23,9 @@ def show(invocation: Invocation, as_json: bool) -> None:
     rows = [
         (key, each.format(each.get_value(loaded.settings)), str(loaded.origins[key])) for key, each in SETTINGS.items()
     ]
-    if as_json:
-        document = {key: {"value": value or None, "origin": origin} for key, value, origin in rows}
-        print_json({"settings": document})
-    else:
-        print_table(["setting", "value", "origin"], [(key, value or "-", origin) for key, value, origin in rows])
+    document = {key: {"value": value or None, "origin": origin} for key, value, origin in rows}
+    shown = [(key, value or "-", origin) for key, value, origin in rows]
+    print_json_or_table(as_json, {"settings": document}, ["setting", "value", "origin"], shown)
 
 
 @config.command()
@@ -41,9 +39,9 @@ def apply(invocation: Invocation, as_json: bool) -> None:
     from headrace.cli.bounds import apply_bounds, apply_quotas  # `config show` does not need these imports
 
     changed = {**apply_bounds(invocation.loaded, defaults=True), **apply_quotas(invocation.loaded)}
-    if as_json:
-        print_json({"bounds": {key: {"before": before, "value": after} for key, (before, after) in changed.items()}})
-    elif not changed:
-        click.echo("nothing changed")
-    for key, (before, after) in () if as_json else changed.items():
-        click.echo(f"{key}: {'not stored' if before is None else before} → {'none' if after is None else after}")
+    document = {key: {"before": before, "value": after} for key, (before, after) in changed.items()}
+    lines = [
+        f"{key}: {'not stored' if before is None else before} → {'none' if after is None else after}"
+        for key, (before, after) in changed.items()
+    ]
+    print_json_or_text(as_json, {"bounds": document}, "\n".join(lines) or "nothing changed")

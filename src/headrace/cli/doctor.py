@@ -19,7 +19,7 @@ from headrace.cli.doctor_security import check_security
 from headrace.cli.doctor_tiers import check_tiers
 from headrace.cli.doctor_valkey import check_valkey
 from headrace.cli.endpoints import SERVERS, get_configured_urls, probe_version
-from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.output import json_option, print_json_or_table
 from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
 from headrace.embedded.data_directory import find_running_stack
 from headrace.embedded.java import find_java
@@ -38,14 +38,14 @@ EXTRAS = {"pipeline": "pyspark", "server": "fastapi", "embedded": "chdb"}
 def doctor(invocation: Invocation, security: bool, as_json: bool) -> None:
     """Check the installation and the servers, and suggest fixes."""
     findings = list(check_security(invocation.loaded) if security else run_checks(invocation.settings))
-    if as_json:
-        print_json({"ok": all(one.ok for one in findings), "checks": [asdict(one) for one in findings]})
-    else:
-        print_table(
-            ["status", "check", "result", "suggested action"],
-            [["ok" if one.ok else "FAIL", one.check, one.found, one.advice] for one in findings],
-        )
-    raise SystemExit(0 if all(one.ok for one in findings) else 1)
+    ok = all(one.ok for one in findings)
+    print_json_or_table(
+        as_json,
+        {"ok": ok, "checks": [asdict(one) for one in findings]},
+        ["status", "check", "result", "suggested action"],
+        [["ok" if one.ok else "FAIL", one.check, one.found, one.advice] for one in findings],
+    )
+    raise SystemExit(0 if ok else 1)
 
 
 def run_checks(settings: Settings) -> Iterator[DoctorCheck]:

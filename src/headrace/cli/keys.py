@@ -17,7 +17,7 @@ from headrace.cli.arguments import duration_ms_type
 from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.formatting import ABSENT, escape_control, format_time
 from headrace.cli.local_key import read_local_key
-from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.output import json_option, print_json, print_json_or_table, print_json_or_text
 from headrace.embedded.data_directory import find_running_stack
 from headrace.errors import HeadraceError
 from headrace.model.time import format_iso
@@ -83,10 +83,9 @@ def list_all(invocation: Invocation, as_json: bool) -> None:
     now = datetime.now(UTC)
     with open_transaction(invocation.settings) as conn:
         found = list_keys(conn)
-    if as_json:
-        print_json({"keys": [_build_document(key, now) for key in found]})
-        return
-    print_table(
+    print_json_or_table(
+        as_json,
+        {"keys": [_build_document(key, now) for key in found]},
         ["id", "name", "scope", "level", "state", "created", "last used", "expires"],
         [
             [
@@ -109,10 +108,8 @@ def revoke(invocation: Invocation, key_id: str, as_json: bool) -> None:
             raise HeadraceError(f"No active key {key_id!r} to revoke. `headrace keys list` shows all keys.")
         scope = KeyScope(revoked["org"], revoked["project"], revoked["env"])
         audit.record_cli_operation(conn, "key.revoke", scope, id=key_id, name=revoked["name"])
-    if as_json:
-        print_json({"id": key_id, "name": revoked["name"]})
-    else:
-        click.echo(f"revoked {key_id} ({escape_control(revoked['name'] or '')})")
+    text = f"revoked {key_id} ({escape_control(revoked['name'] or '')})"
+    print_json_or_text(as_json, {"id": key_id, "name": revoked["name"]}, text)
 
 
 @keys.command()
@@ -131,10 +128,7 @@ def link(invocation: Invocation, key_id: str | None, url: str | None, as_json: b
         )
     with open_transaction(settings) as conn:
         text = create_sign_in_link(conn, chosen, url or _find_dashboard_url(settings))
-    if as_json:
-        print_json({"link": text})
-    else:
-        click.echo(text)
+    print_json_or_text(as_json, {"link": text}, text)
 
 
 def create_sign_in_link(conn: Connection, key_id: str, dashboard: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.output import json_option, print_json_or_table
 from headrace.cli.queue_client import connect_checked
 from headrace.queue.metrics_flag import read_metrics, switch_metrics
 
@@ -46,9 +46,7 @@ def _set_and_print(invocation: Invocation, wanted: bool | None, as_json: bool) -
         if wanted is not None:
             switch_metrics(valkey, shards, wanted)
         found = read_metrics(valkey, shards)
-    if as_json:
-        print_json({"enabled": all(one.enabled for one in found), "shards": [asdict(one) for one in found]})
-        return
+    document = {"enabled": all(one.enabled for one in found), "shards": [asdict(one) for one in found]}
     rows = [
         [
             str(one.shard),
@@ -58,4 +56,4 @@ def _set_and_print(invocation: Invocation, wanted: bool | None, as_json: bool) -
         ]
         for one in found
     ]
-    print_table(["shard", "events", "stream length", "last event"], rows)
+    print_json_or_table(as_json, document, ["shard", "events", "stream length", "last event"], rows)

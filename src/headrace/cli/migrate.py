@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import click
 
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.endpoints import Endpoints, resolve_endpoints
-from headrace.cli.output import json_option, print_json
+from headrace.cli.output import json_option, print_json_or_text
 from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
 from headrace.postgres.migrate import migrate as migrate_postgres
 from headrace.warehouse.connect import connect
@@ -27,26 +25,18 @@ def migrate(invocation: Invocation, only_print: bool, as_json: bool) -> None:
     """
     settings = invocation.settings
     if only_print:
-        _print_script(render_schema(settings.warehouse.database, settings.warehouse.cluster), as_json)
+        statements = render_schema(settings.warehouse.database, settings.warehouse.cluster)
+        print_json_or_text(as_json, {"statements": statements}, "\n\n".join(f"{each};" for each in statements))
         return
     endpoints = resolve_endpoints(settings, "clickhouse")
     if not endpoints.postgres:
         click.echo("No PostgreSQL server is configured (postgres.url): migrating ClickHouse only.", err=True)
     applied = apply_migrations(endpoints, settings.warehouse.database, settings.warehouse.cluster)
-    if as_json:
-        print_json({"applied": applied})
-    else:
-        click.echo("\n".join(f"applied {name}" for name in applied) or "nothing to do: all migrations are applied")
+    text = "\n".join(f"applied {name}" for name in applied) or "nothing to do: all migrations are applied"
+    print_json_or_text(as_json, {"applied": applied}, text)
 
 
 def apply_migrations(endpoints: Endpoints, database: str, cluster: str | None = None) -> list[str]:
     """Apply pending migrations to ClickHouse and, if configured, to PostgreSQL. Return the names of those applied."""
     in_postgres = migrate_postgres(endpoints.postgres, POSTGRES_SCHEMAS) if endpoints.postgres else []
     return in_postgres + migrate_warehouse(connect(endpoints.clickhouse), database, cluster)
-
-
-def _print_script(statements: Sequence[str], as_json: bool) -> None:
-    if as_json:
-        print_json({"statements": list(statements)})
-    else:
-        click.echo("\n\n".join(f"{statement};" for statement in statements))

@@ -28,9 +28,27 @@ def print_json(document: Mapping[str, object]) -> None:
     click.echo(json.dumps(document, allow_nan=False))
 
 
+def print_json_or_text(as_json: bool, document: Mapping[str, object], text: str) -> None:
+    if as_json:
+        print_json(document)
+    else:
+        click.echo(text)
+
+
+def print_json_or_table(
+    as_json: bool, document: Mapping[str, object], columns: Sequence[str], rows: Sequence[Sequence[str]]
+) -> None:
+    if as_json:
+        print_json(document)
+    else:
+        print_table(columns, rows)
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if sys.stdout.isatty():
-        _print_rich(columns, rows)
+        from rich.console import Console
+
+        Console().print(_build_rich_table(columns, rows))
     else:
         click.echo("\n".join(align_columns([columns, *rows])))
 
@@ -55,12 +73,6 @@ def live_table() -> Generator[ShowTable]:
 
 def _print_plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     click.echo("\n".join([*align_columns([columns, *rows]), ""]))
-
-
-def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-
-    Console().print(_build_rich_table(columns, rows))
 
 
 def _build_rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

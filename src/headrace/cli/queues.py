@@ -9,7 +9,7 @@ import click
 
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.arguments import duration_ms_type
-from headrace.cli.output import json_option, live_table, print_json, print_table
+from headrace.cli.output import json_option, live_table, print_json, print_json_or_table
 from headrace.cli.queue_client import connect_checked, open_optional_tiers
 from headrace.cli.queue_table import (
     COLUMNS,
@@ -70,10 +70,7 @@ def queues(
         return
     with connect_checked(invocation.settings) as (valkey, shards):
         reading = read_queues(valkey, shards, which)
-    if as_json:
-        print_json(build_document(reading, None))
-    else:
-        print_table(COLUMNS, build_rows(reading, None))
+    print_json_or_table(as_json, build_document(reading, None), COLUMNS, build_rows(reading, None))
 
 
 def _print_flows(settings: Settings, which: QueueFilter, as_json: bool) -> None:
@@ -83,10 +80,8 @@ def _print_flows(settings: Settings, which: QueueFilter, as_json: bool) -> None:
         at_ms = read_server_time_ms(valkey)
         rows = merge_flow_depths(read_flow_depths(valkey, shards), cold)
     rows = [row for row in rows if which.matches(row.ref)]
-    if as_json:
-        print_json(build_flows_document(at_ms, rows))
-    else:
-        print_table(FLOW_COLUMNS, [build_flow_row(row, at_ms) for row in rows])
+    table = [build_flow_row(row, at_ms) for row in rows]
+    print_json_or_table(as_json, build_flows_document(at_ms, rows), FLOW_COLUMNS, table)
 
 
 def read_server_time_ms(valkey: Valkey) -> int:

@@ -13,7 +13,7 @@ from headrace.api.access import KeyScope
 from headrace.api.api_keys import count_quota_use
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.formatting import ABSENT
-from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.output import json_option, print_json_or_table, print_json_or_text
 from headrace.cli.queue_client import open_tiers
 from headrace.cold.quotas import QuotaManager, QuotaUsage
 from headrace.kinds import size as size_kind
@@ -56,14 +56,12 @@ def show(invocation: Invocation, tenant: TenantRef, as_json: bool) -> None:
     """Show the quotas of a tenant and their usage. Without names, shows the defaults of every environment."""
     with open_tiers(invocation.settings) as tiers:
         found = QuotaManager(tiers).describe(tenant, lambda _: True, count_quota_use)
-    if as_json:
-        print_json({"quotas": [_build_document(use) for use in found]})
-        return
     rows = [
         [use.name, use.tenant.level, *map(_format_number, (use.limit, use.used, use.share)), use.source or ABSENT]
         for use in found
     ]
-    print_table(["quota", "level", "limit", "used", "share", "source"], rows)
+    document = {"quotas": [_build_document(use) for use in found]}
+    print_json_or_table(as_json, document, ["quota", "level", "limit", "used", "share", "source"], rows)
 
 
 @quotas.command("set")
@@ -107,11 +105,9 @@ def _change_quotas(
                 audit.record_cli_operation(conn, "quotas.set", scope, quotas=values)
             else:
                 audit.record_cli_operation(conn, "quotas.unset", scope, quotas=unset)
-    if as_json:
-        print_json({"set": values, "unset": unset})
-        return
     assignments = [f"{name} = {'none' if value is None else value}" for name, value in values.items()]
-    click.echo(f"{', '.join(assignments) or 'unset ' + ', '.join(unset)} for {tenant}")
+    text = f"{', '.join(assignments) or 'unset ' + ', '.join(unset)} for {tenant}"
+    print_json_or_text(as_json, {"set": values, "unset": unset}, text)
 
 
 def _parse_quota(pair: str) -> tuple[str, int | None]:

@@ -6,7 +6,7 @@ import click
 
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.arguments import queue_arguments
-from headrace.cli.output import json_option, print_json
+from headrace.cli.output import json_option, print_json, print_json_or_text
 from headrace.cli.queue_client import open_queue_client
 from headrace.model.names import QueueRef
 from headrace.queue.scripts import DeadFilter
@@ -42,7 +42,4 @@ def discard(invocation: Invocation, ref: QueueRef, ids: tuple[str, ...], task: s
     """Delete a queue's dead jobs permanently."""
     with open_queue_client(invocation.settings) as client:
         removed = client.remove_dead(ref, DeadFilter(ids, task, text))
-    if as_json:
-        print_json({"removed": removed})
-    else:
-        click.echo(f"{removed} jobs removed")
+    print_json_or_text(as_json, {"removed": removed}, f"{removed} jobs removed")

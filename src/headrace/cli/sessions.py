@@ -14,7 +14,7 @@ from headrace.api.sessions import SessionInfo
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.formatting import ABSENT, escape_control, format_time
 from headrace.cli.keys import open_transaction
-from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.output import json_option, print_json_or_table, print_json_or_text
 from headrace.errors import HeadraceError
 from headrace.model.time import format_iso
 
@@ -35,10 +35,9 @@ def list_all(invocation: Invocation, key_id: str | None, as_json: bool) -> None:
     """List the active browser sessions, newest first."""
     with open_transaction(invocation.settings) as conn:
         found = [each for each in stored.list_sessions(conn, OPERATOR, MAX_SESSIONS) if key_id in (None, each.key_id)]
-    if as_json:
-        print_json({"sessions": [_build_document(each) for each in found]})
-        return
-    print_table(
+    print_json_or_table(
+        as_json,
+        {"sessions": [_build_document(each) for each in found]},
         ["id", "key", "name", "scope", "level", "via", "address", "created", "last used", "expires"],
         [
             [
@@ -73,10 +72,8 @@ def revoke(invocation: Invocation, session_id: str, as_json: bool) -> None:
         known = found[0]
         revoked = {"id": session_id, "key_id": known.key_id, "key_name": known.key_name}
         audit.record_cli_operation(conn, "session.revoke", known.scope, **revoked)
-    if as_json:
-        print_json(revoked)
-    else:
-        click.echo(f"revoked {session_id} of {known.key_id} ({escape_control(known.key_name)})")
+    text = f"revoked {session_id} of {known.key_id} ({escape_control(known.key_name)})"
+    print_json_or_text(as_json, revoked, text)
 
 
 def _build_document(facts: SessionInfo) -> dict[str, Any]:

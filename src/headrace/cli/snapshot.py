@@ -14,7 +14,7 @@ from headrace.cli.endpoints import Endpoints, resolve_endpoints
 from headrace.cli.formatting import ABSENT, escape_control, format_size, format_time
 from headrace.cli.logs import configure_logs
 from headrace.cli.metrics_server import metrics_port_option, serve_loop_metrics
-from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.output import json_option, print_json, print_json_or_table, print_table
 from headrace.cli.signals import install_stop_event
 from headrace.cli.streams import list_watched_groups, resolve_streams_url
 from headrace.errors import HeadraceError
@@ -88,11 +88,10 @@ def show(invocation: Invocation, text: bool, as_json: bool) -> None:
         click.echo(render_page(found[1], status.now_s, openmetrics=False), nl=False)
         return
     meta = found and found[0]
-    if as_json:
-        age_s = None if meta is None else round(status.now_s - meta.generated_at_unix, 3)
-        print_json({"snapshot": meta and {**asdict(meta), "age_s": age_s}, "attempts": asdict(status.attempts)})
-        return
-    print_table(["field", "value"], [*_build_snapshot_rows(meta, status), *_build_refresh_rows(status)])
+    age_s = None if meta is None else round(status.now_s - meta.generated_at_unix, 3)
+    document = {"snapshot": meta and {**asdict(meta), "age_s": age_s}, "attempts": asdict(status.attempts)}
+    rows = [*_build_snapshot_rows(meta, status), *_build_refresh_rows(status)]
+    print_json_or_table(as_json, document, ["field", "value"], rows)
 
 
 @snapshot.command()

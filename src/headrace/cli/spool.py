@@ -14,7 +14,7 @@ from headrace.cli import Invocation, pass_invocation
 from headrace.cli.arguments import duration_ms_type
 from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.formatting import ABSENT, escape_control, format_age, format_size
-from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.output import json_option, print_json, print_json_or_table, print_json_or_text, print_table
 from headrace.cli.progress import progress_bar
 from headrace.cli.signals import install_stop_event
 from headrace.cli.spool_options import build_exporter_options, build_send_limit, build_spool_options, find_spool_path
@@ -101,17 +101,13 @@ def quarantine(invocation: Invocation, path: Path | None, as_json: bool) -> None
     folder = path or find_spool_path(invocation.settings)
     _require_directory(folder)
     damaged, dead = list_quarantine(folder), list_dead(folder)
-    if as_json:
-        print_json(
-            {
-                "quarantined": [_build_retained_document(each) for each in damaged],
-                "dead": [_build_retained_document(each) for each in dead],
-            }
-        )
-        return
+    document = {
+        "quarantined": [_build_retained_document(each) for each in damaged],
+        "dead": [_build_retained_document(each) for each in dead],
+    }
     rows = [[kind, each.path.name, format_size(each.size), _format_reason(each)]
             for kind, group in (("damaged", damaged), ("dead", dead)) for each in group]  # fmt: skip
-    print_table(["kind", "file", "size", "reason"], rows)
+    print_json_or_table(as_json, document, ["kind", "file", "size", "reason"], rows)
 
 
 @spool.command()
@@ -144,10 +140,9 @@ def drain(invocation: Invocation, path: Path | None, to_file: Path | None, timeo
     ):
         _export_all(opened, destination, settings, timeout)
         stats = opened.stats()
-    if as_json:
-        print_json({"sent": stats.acked, "dead": stats.dead, "corrupt": stats.corrupt, "left": stats.size})
-    else:
-        click.echo(f"sent {stats.acked}, dead-lettered {stats.dead}, corrupt {stats.corrupt}, remaining {stats.size}")
+    document = {"sent": stats.acked, "dead": stats.dead, "corrupt": stats.corrupt, "left": stats.size}
+    text = f"sent {stats.acked}, dead-lettered {stats.dead}, corrupt {stats.corrupt}, remaining {stats.size}"
+    print_json_or_text(as_json, document, text)
     if stats.size:
         raise click.exceptions.Exit(1)
 

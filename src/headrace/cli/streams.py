@@ -14,7 +14,7 @@ from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.formatting import ABSENT, escape_control, format_age, format_time
 from headrace.cli.logs import configure_logs
 from headrace.cli.metrics_server import metrics_port_option, serve_loop_metrics
-from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.output import json_option, print_json, print_json_or_table, print_json_or_text, print_table
 from headrace.cli.queue_client import build_queue_options
 from headrace.cli.signals import install_stop_event
 from headrace.errors import HeadraceError, NotAStream, UnknownGroup
@@ -99,10 +99,8 @@ def list_streams(invocation: Invocation, names: tuple[str, ...], group: str | No
     with connect_streams(settings) as client:
         now_ms = read_server_time_ms(client)
         rows = [_read_list_row(client, settings, *pair) for pair in _select_groups(client, settings, names, group)]
-    if as_json:
-        print_json({"at_ms": now_ms, "streams": [_build_document(row, now_ms) for row in rows]})
-    else:
-        print_table(COLUMNS, [_format_cells(row, now_ms) for row in rows])
+    document = {"at_ms": now_ms, "streams": [_build_document(row, now_ms) for row in rows]}
+    print_json_or_table(as_json, document, COLUMNS, [_format_cells(row, now_ms) for row in rows])
 
 
 @streams.command()
@@ -154,10 +152,8 @@ def publish(invocation: Invocation, task: str, payload: str, stream: str | None,
     where = stream or options.route(jobs[0])
     with connect_streams(settings) as client:
         entries = Broker(client, options).publish_many(where, jobs)
-    if as_json:
-        print_json({"stream": where, "entries": entries})
-    else:
-        click.echo(f"published {len(entries)} jobs to {escape_control(where)}")
+    text = f"published {len(entries)} jobs to {escape_control(where)}"
+    print_json_or_text(as_json, {"stream": where, "entries": entries}, text)
 
 
 @streams.command()
@@ -207,10 +203,7 @@ def redrive(
     with connect_streams(settings) as client:
         where = GroupKeys(stream, group or settings.streams.group)
         moved = redrive_letters(client, where, ids, every_group=every_group)
-    if as_json:
-        print_json({"redriven": moved})
-    else:
-        click.echo(f"{moved} dead letters redriven")
+    print_json_or_text(as_json, {"redriven": moved}, f"{moved} dead letters redriven")
 
 
 def resolve_streams_url(settings: Settings) -> str:

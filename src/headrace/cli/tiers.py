@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.output import json_option, print_json_or_table
 from headrace.cli.queue_client import open_tiers
 from headrace.cold.status import read_server_events
 
@@ -22,9 +22,7 @@ def events(invocation: Invocation, as_json: bool) -> None:
     """Show failovers, restores and replacements of servers, and how many accepted jobs went missing."""
     with open_tiers(invocation.settings) as opened:
         found = read_server_events(opened.store)
-    if as_json:
-        print_json({"events": [event.as_document() for event in found]})
-        return
+    document = {"events": [event.as_document() for event in found]}
     rows = [
         [
             event.noticed_at.isoformat(timespec="seconds"),
@@ -36,7 +34,8 @@ def events(invocation: Invocation, as_json: bool) -> None:
         ]
         for event in found
     ]
-    print_table(["noticed", "server", "shard", "event", "jobs missing", "description"], rows)
+    columns = ["noticed", "server", "shard", "event", "jobs missing", "description"]
+    print_json_or_table(as_json, document, columns, rows)
 
 
 @tiers.command()

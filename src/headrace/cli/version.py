@@ -10,7 +10,7 @@ from importlib import metadata
 
 import click
 
-from headrace.cli.output import json_option, print_json, print_table
+from headrace.cli.output import json_option, print_json_or_table
 
 # Package → the extra that installs it; empty: always installed.
 _LIBRARIES = {
@@ -39,8 +39,5 @@ def version(as_json: bool) -> None:
     """Show the versions of Headrace and its dependencies."""
     versions = {"headrace": find_version("headrace"), "python": platform.python_version()}
     versions |= {name: find_version(name) for name in _LIBRARIES}
-    if as_json:
-        print_json(versions)
-    else:
-        rows = [(name, found or "not installed", _LIBRARIES.get(name, "")) for name, found in versions.items()]
-        print_table(["package", "version", "extra"], rows)
+    rows = [(name, found or "not installed", _LIBRARIES.get(name, "")) for name, found in versions.items()]
+    print_json_or_table(as_json, versions, ["package", "version", "extra"], rows)
