@@ -8,8 +8,8 @@ from typing import IO
 import click
 
 from headrace.cli import Invocation, pass_invocation
+from headrace.cli.arguments import check_names
 from headrace.cli.valkey_roles import ProducerScope, build_acl_words, build_roles, format_command, format_file_line
-from headrace.queue.validate import check_name
 
 ROLE_NAMES = ("producer", "worker", "mover", "pipeline", "reader", "api")
 
@@ -53,9 +53,7 @@ def _parse_scope(roles: tuple[str, ...], org: str | None, project: str | None, e
         raise click.UsageError("--org works only with the role producer: the other roles serve all tenants.")
     if (project is not None and org is None) or (env is not None and project is None):
         raise click.UsageError("--project needs --org, and --env needs --project.")
-    for what, name in (("org", org), ("project", project), ("env", env)):
-        if name is not None:
-            check_name(what, name)
+    check_names(org=org, project=project, env=env)
     return ProducerScope(org, project, env)
 
 

@@ -1,4 +1,4 @@
-"""Arguments shared by the queue commands: names of environments and queues, and durations.
+"""Arguments and option values that several commands share: names, durations, sizes and numbers.
 
 @click.command()
 @queue_arguments
@@ -10,15 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from headrace.kinds import duration
+from headrace.kinds import ValueKind, duration
 from headrace.model.names import EnvRef, QueueRef
-from headrace.queue.validate import check_name
+from headrace.queue.validate import check_environment, check_name, check_queue
+
+T = TypeVar("T")
 
 Command = Callable[..., None]
+
+WHOLE_NUMBER = ValueKind("a whole number", lambda raw: int(str(raw)))
 
 
 def env_arguments(command: Command) -> Command:
@@ -29,7 +33,9 @@ def env_arguments(command: Command) -> Command:
     @click.argument("env")
     @wraps(command)
     def with_env(*args: Any, org: str, project: str, env: str, **others: Any) -> None:
-        command(*args, env=EnvRef(*_validate_names(org=org, project=project, env=env)), **others)
+        ref = EnvRef(org, project, env)
+        check_environment(ref)
+        command(*args, env=ref, **others)
 
     return with_env
 
@@ -43,26 +49,35 @@ def queue_arguments(command: Command) -> Command:
     @click.argument("queue")
     @wraps(command)
     def with_ref(*args: Any, org: str, project: str, env: str, queue: str, **others: Any) -> None:
-        command(*args, ref=QueueRef(*_validate_names(org=org, project=project, env=env, queue=queue)), **others)
+        ref = QueueRef(org, project, env, queue)
+        check_queue(ref)
+        command(*args, ref=ref, **others)
 
     return with_ref
 
 
-def _validate_names(**names: str) -> list[str]:
+def check_names(**names: str | None) -> None:
+    """Check the names that are given; None means not given. Raises InvalidName."""
     for what, name in names.items():
-        check_name(what, name)
-    return list(names.values())
+        if name is not None:
+            check_name(what, name)
+
+
+def parse_option(kind: ValueKind[T], text: str, param_hint: str | None = None, *, or_else: str = "") -> T:
+    """Parse the value of an option. Raises BadParameter, whose message ends with the allowed values and `or_else`."""
+    try:
+        return kind.parse(text)
+    except (ValueError, KeyError) as error:
+        allowed = kind.allowed.replace("`", "") + or_else
+        raise click.BadParameter(f"Invalid value {text!r}: expected {allowed}.", param_hint=param_hint) from error
+
+
+def parse_optional_number(kind: ValueKind[int], text: str, param_hint: str) -> int | None:
+    """Parse a number, or "none" as None."""
+    return None if text == "none" else parse_option(kind, text, param_hint, or_else=' or "none"')
 
 
 def duration_ms_type(low: str, high: str) -> Callable[[str], int]:
     """Return a click type that converts a duration such as 5s to milliseconds, within the given bounds."""
     kind = duration(low, high)
-
-    def parse(text: str) -> int:
-        try:
-            return round(kind.parse(text) * 1000)
-        except (ValueError, KeyError) as error:
-            allowed = kind.allowed.replace("`", "")
-            raise click.BadParameter(f"Invalid value {text!r}: expected {allowed}.") from error
-
-    return parse
+    return lambda text: round(parse_option(kind, text) * 1000)

@@ -13,7 +13,7 @@ from headrace.api import audit, sessions
 from headrace.api.access import AccessLevel, KeyScope
 from headrace.api.api_keys import ApiKeyInfo, add_key, find_key, list_keys, parse_key_id, revoke_key
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.arguments import duration_ms_type
+from headrace.cli.arguments import check_names, duration_ms_type
 from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.formatting import ABSENT, escape_control, format_time
 from headrace.cli.local_key import read_local_key
@@ -22,7 +22,6 @@ from headrace.embedded.data_directory import find_running_stack
 from headrace.errors import HeadraceError
 from headrace.model.time import format_iso
 from headrace.postgres.connect import Connection, open_pool, transaction
-from headrace.queue.validate import check_name
 from headrace.settings import Settings
 
 
@@ -138,9 +137,7 @@ def create_sign_in_link(conn: Connection, key_id: str, dashboard: str) -> str:
 
 
 def _parse_scope(name: str, org: str | None, project: str | None, env: str | None) -> KeyScope:
-    for what, given in (("name", name), ("org", org), ("project", project), ("env", env)):
-        if given is not None:
-            check_name(what, given)
+    check_names(name=name, org=org, project=project, env=env)
     try:
         return KeyScope(org, project, env)
     except ValueError:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.arguments import env_arguments, queue_arguments
+from headrace.cli.arguments import (
+    WHOLE_NUMBER,
+    env_arguments,
+    parse_option,
+    parse_optional_number,
+    queue_arguments,
+)
 from headrace.cli.queue_client import open_queue_client
 from headrace.kinds import size as size_kind
 from headrace.model.names import EnvRef, QueueRef
+from headrace.queue.client import SyncClient
 from headrace.queue.validate import check_name
 
 SIZE = size_kind("1KiB", "1TiB")
@@ -19,9 +28,7 @@ SIZE = size_kind("1KiB", "1TiB")
 @pass_invocation
 def pause(invocation: Invocation, ref: QueueRef) -> None:
     """Pause a queue: accept jobs but start none."""
-    with open_queue_client(invocation.settings) as client:
-        client.pause(ref)
-    click.echo(f"paused {format_ref(ref)}")
+    _change_state(invocation, SyncClient.pause, ref, "paused")
 
 
 @click.command()
@@ -29,9 +36,7 @@ def pause(invocation: Invocation, ref: QueueRef) -> None:
 @pass_invocation
 def resume(invocation: Invocation, ref: QueueRef) -> None:
     """Resume a paused queue."""
-    with open_queue_client(invocation.settings) as client:
-        client.resume(ref)
-    click.echo(f"resumed {format_ref(ref)}")
+    _change_state(invocation, SyncClient.resume, ref, "resumed")
 
 
 @click.command()
@@ -39,9 +44,7 @@ def resume(invocation: Invocation, ref: QueueRef) -> None:
 @pass_invocation
 def close(invocation: Invocation, ref: QueueRef) -> None:
     """Close a queue: refuse new jobs but run those already waiting."""
-    with open_queue_client(invocation.settings) as client:
-        client.close_queue(ref)
-    click.echo(f"closed {format_ref(ref)}")
+    _change_state(invocation, SyncClient.close_queue, ref, "closed")
 
 
 @click.command("open")
@@ -49,9 +52,15 @@ def close(invocation: Invocation, ref: QueueRef) -> None:
 @pass_invocation
 def open_queue(invocation: Invocation, ref: QueueRef) -> None:
     """Reopen a closed queue."""
+    _change_state(invocation, SyncClient.open_queue, ref, "reopened")
+
+
+def _change_state(
+    invocation: Invocation, change: Callable[[SyncClient, QueueRef], None], ref: QueueRef, done: str
+) -> None:
     with open_queue_client(invocation.settings) as client:
-        client.open_queue(ref)
-    click.echo(f"reopened {format_ref(ref)}")
+        change(client, ref)
+    click.echo(f"{done} {format_ref(ref)}")
 
 
 @click.command()
@@ -72,7 +81,7 @@ def limits(invocation: Invocation, env: EnvRef, queue: str | None, limit: str, b
 
     Jobs already running continue. No single queue may exceed its environment's limit, even with a burst factor.
     """
-    number = parse_limit(limit)
+    number = parse_optional_number(WHOLE_NUMBER, limit, "--limit")
     ref = env
     if queue is not None:
         check_name("queue", queue)
@@ -103,28 +112,9 @@ def caps(invocation: Invocation, ref: QueueRef, items: int | None, size: str | N
     a lowered cap stay in Valkey until they finish.
     """
     with open_queue_client(invocation.settings) as client:
-        client.caps(ref, items, None if size is None else parse_size(size))
+        client.caps(ref, items, None if size is None else parse_option(SIZE, size, "--bytes"))
     given = [*([f"{items} jobs"] if items else []), *([size] if size else [])]
     click.echo(f"caps for {format_ref(ref)}: {', '.join(given) or 'from the settings'}")
-
-
-def parse_size(text: str) -> int:
-    try:
-        return SIZE.parse(text)
-    except (ValueError, KeyError) as error:
-        allowed = SIZE.allowed.replace("`", "")
-        raise click.BadParameter(f"Invalid value {text!r}: expected {allowed}.", param_hint="--bytes") from error
-
-
-def parse_limit(text: str) -> int | None:
-    """Parse a whole number or "none" (no limit: None). The queue checks the range."""
-    if text == "none":
-        return None
-    try:
-        return int(text)
-    except ValueError as error:
-        message = f'Invalid value {text!r}: expected a whole number or "none".'
-        raise click.BadParameter(message, param_hint="--limit") from error
 
 
 def format_ref(ref: QueueRef | EnvRef) -> str:

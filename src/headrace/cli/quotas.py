@@ -12,13 +12,13 @@ from headrace.api import audit
 from headrace.api.access import KeyScope
 from headrace.api.api_keys import count_quota_use
 from headrace.cli import Invocation, pass_invocation
+from headrace.cli.arguments import WHOLE_NUMBER, check_names, parse_optional_number
 from headrace.cli.formatting import ABSENT
 from headrace.cli.output import json_option, print_json_or_table, print_json_or_text
 from headrace.cli.queue_client import open_tiers
 from headrace.cold.quotas import QuotaManager, QuotaUsage
 from headrace.kinds import size as size_kind
 from headrace.model.quotas import Quota, TenantRef
-from headrace.queue.validate import check_name
 
 SIZE = size_kind("0B", "512TiB")
 SIZES = (Quota.WARM_BYTES, Quota.COLD_BYTES)
@@ -40,9 +40,7 @@ def tenant_arguments(command: Callable[..., None]) -> Callable[..., None]:
     @click.argument("env", default="")
     @wraps(command)
     def with_tenant(*args: Any, org: str, project: str, env: str, **others: Any) -> None:
-        for what, name in (("org", org), ("project", project), ("env", env)):
-            if name:
-                check_name(what, name)
+        check_names(org=org or None, project=project or None, env=env or None)
         command(*args, tenant=TenantRef(org, project, env), **others)
 
     return with_tenant
@@ -114,12 +112,7 @@ def _parse_quota(pair: str) -> tuple[str, int | None]:
     name, is_pair, text = pair.partition("=")
     if not is_pair:
         raise click.BadParameter(f"{pair!r} does not have the form NAME=VALUE.", param_hint="--quota")
-    try:
-        return name, None if text == "none" else SIZE.parse(text) if name in SIZES else int(text)
-    except (ValueError, KeyError) as error:
-        allowed = SIZE.allowed.replace("`", "") if name in SIZES else "a whole number"
-        message = f'Invalid value {text!r}: expected {allowed} or "none".'
-        raise click.BadParameter(message, param_hint="--quota") from error
+    return name, parse_optional_number(SIZE if name in SIZES else WHOLE_NUMBER, text, "--quota")
 
 
 def _format_number(number: int | None) -> str:
