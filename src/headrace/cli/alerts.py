@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,15 +26,16 @@ from headrace.api.access import GLOBAL_SCOPE, KeyScope
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.arguments import duration_ms_type, env_arguments
 from headrace.cli.endpoints import resolve_endpoints
-from headrace.cli.formatting import ABSENT, escape_control, format_time
+from headrace.cli.formatting import ABSENT, escape_control, format_second
 from headrace.cli.logs import configure_logs
 from headrace.cli.metrics_server import metrics_port_option, serve_loop_metrics
 from headrace.cli.output import json_option, print_json, print_json_or_text, print_table
 from headrace.cli.signals import install_stop_event
+from headrace.cli.transactions import open_transaction
 from headrace.errors import HeadraceError
 from headrace.model.names import EnvRef
 from headrace.model.time import format_iso
-from headrace.postgres.connect import Connection, open_pool, transaction
+from headrace.postgres.connect import Connection, open_pool
 from headrace.runtime.backoff import Backoff
 from headrace.settings import Settings
 from headrace.warehouse.connect import connect
@@ -83,7 +82,7 @@ def run(invocation: Invocation, metrics_port: int | None) -> None:
 @pass_invocation
 def list_all(invocation: Invocation, as_json: bool) -> None:
     """List all rules and the open incidents."""
-    with _open_transaction(invocation.settings) as conn:
+    with open_transaction(invocation.settings) as conn:
         rules = records.list_rules(conn)
         incidents = records.list_incidents(conn, ANY_ENVIRONMENT, is_open=True, limit=MAX_INCIDENTS)
     if as_json:
@@ -120,7 +119,7 @@ def list_all(invocation: Invocation, as_json: bool) -> None:
                     escape_control(each.rule["name"]),
                     escape_control(each.queue) or ABSENT,
                     each.state,
-                    _format_short_time(each.fired_at),
+                    format_second(each.fired_at),
                 ]
                 for each in incidents
             ],
@@ -140,7 +139,7 @@ def list_all(invocation: Invocation, as_json: bool) -> None:
 def apply_file(invocation: Invocation, file: Path, dry_run: bool, prune: bool, as_json: bool) -> None:
     """Create and update rules and channels from a TOML file."""
     plan = read_plan(file)
-    with _open_transaction(invocation.settings) as conn:
+    with open_transaction(invocation.settings) as conn:
         changes = diff_plan(conn, plan, prune=prune, policy=ChannelPolicy.from_settings(invocation.settings.alerts))
         if not dry_run:
             apply_changes(conn, changes)
@@ -183,7 +182,7 @@ def silence(
 ) -> None:
     """Silence an environment: send no notifications for new incidents."""
     now = datetime.now(UTC)
-    with _open_transaction(invocation.settings) as conn:
+    with open_transaction(invocation.settings) as conn:
         rule_id = None if rule_name is None else _find_rule(conn, env, rule_name).id
         where = (env.org, env.project, env.env)
         ends_at = now + timedelta(milliseconds=span)
@@ -192,7 +191,7 @@ def silence(
         )
         records.add_silence(conn, added)
         audit.record_cli_operation(conn, "alerts.silence", KeyScope(*where), id=added.id, reason=reason)
-    text = f"silenced until {_format_short_time(added.ends_at)} ({added.id})"
+    text = f"silenced until {format_second(added.ends_at)} ({added.id})"
     print_json_or_text(as_json, {"id": added.id, "ends_at": added.ends_at.isoformat()}, text)
 
 
@@ -202,7 +201,7 @@ def silence(
 @pass_invocation
 def ack(invocation: Invocation, incident_id: str, as_json: bool) -> None:
     """Acknowledge an incident."""
-    with _open_transaction(invocation.settings) as conn:
+    with open_transaction(invocation.settings) as conn:
         if not records.acknowledge(conn, incident_id, audit.COMMAND_LINE):
             raise HeadraceError(
                 f"No unacknowledged open incident {incident_id!r}. `headrace alerts list` shows the open incidents."
@@ -221,19 +220,15 @@ def ack(invocation: Invocation, incident_id: str, as_json: bool) -> None:
 @pass_invocation
 def send_test(invocation: Invocation, env: EnvRef, channel: str, as_json: bool) -> None:
     """Send a test message to a channel."""
-    with _open_transaction(invocation.settings) as conn:
+    with open_transaction(invocation.settings) as conn:
         known = {each.name: each for each in records.list_channels(conn, asdict(env))}
     if channel not in known:
         raise HeadraceError(
             f"No channel {channel!r} in {_format_env(env)}. Channels there: {', '.join(known) or 'none'}."
         )
-    message = build_test_message(env)
+    message = AlertMessage(str(uuid4()), "test", Rule("", env.org, env.project, env.env, "", ""), [])
     send(known[channel].type, known[channel].config, message, build_send_options(invocation.settings), env.org)
     print_json_or_text(as_json, {"id": message.id}, f"delivered to {known[channel].target} ({message.id})")
-
-
-def build_test_message(env: EnvRef) -> AlertMessage:
-    return AlertMessage(str(uuid4()), "test", Rule("", env.org, env.project, env.env, "", ""), [])
 
 
 def build_send_options(settings: Settings) -> SendOptions:
@@ -247,12 +242,6 @@ def build_send_options(settings: Settings) -> SendOptions:
         ChannelPolicy.from_settings(given),
         given.smtp_starttls,
     )
-
-
-@contextmanager
-def _open_transaction(settings: Settings) -> Generator[Connection]:
-    with open_pool(resolve_endpoints(settings, "postgres").postgres, max_size=1) as pool, transaction(pool) as conn:
-        yield conn
 
 
 def _find_rule(conn: Connection, env: EnvRef, name: str) -> Rule:
@@ -270,7 +259,3 @@ def _format_state(rule: Rule, firing: Counter[str]) -> str:
 
 def _format_env(env: EnvRef) -> str:
     return " / ".join(map(escape_control, (env.org, env.project, env.env)))
-
-
-def _format_short_time(at: datetime) -> str:
-    return format_time(int(at.timestamp()) * 1000)[:19]

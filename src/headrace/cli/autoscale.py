@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +25,19 @@ from headrace.autoscale.worker_types import InvalidWorkerType, WorkerType, read_
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.autoscale_simulate import simulate
 from headrace.cli.endpoints import Endpoints, resolve_endpoints
-from headrace.cli.formatting import ABSENT, escape_control, format_time
+from headrace.cli.formatting import ABSENT, escape_control, format_second, format_time
 from headrace.cli.logs import configure_logs
 from headrace.cli.metrics_server import metrics_port_option, serve_loop_metrics
 from headrace.cli.output import json_option, print_json, print_json_or_table
 from headrace.cli.signals import install_stop_event
-from headrace.cli.streams import resolve_streams_url
+from headrace.cli.streams import connect_streams
+from headrace.cli.transactions import open_transaction
 from headrace.cold.due_times import read_due_times
 from headrace.errors import HeadraceError
 from headrace.model.names import QueueRef
 from headrace.model.time import format_iso
-from headrace.postgres.connect import Connection, open_pool, transaction
 from headrace.postgres.connect import connect as connect_postgres
+from headrace.postgres.connect import open_pool
 from headrace.settings import Settings
 from headrace.valkey.connect import connect
 from headrace.warehouse.connect import connect as connect_clickhouse
@@ -100,7 +99,7 @@ def run(invocation: Invocation, dry_run: bool, once: bool, metrics_port: int | N
 @pass_invocation
 def explain(invocation: Invocation, type_name: str | None, limit: int, changes: bool, as_json: bool) -> None:
     """Show recent decisions with their inputs and reasons."""
-    with _open_transaction(invocation.settings) as conn:
+    with open_transaction(invocation.settings) as conn:
         known = [each.name for each in records.list_types(conn)]
         found = {
             name: records.list_decisions(conn, name, changes=changes, limit=limit)
@@ -116,7 +115,7 @@ def explain(invocation: Invocation, type_name: str | None, limit: int, changes: 
     for name, decisions in found.items():
         click.echo(escape_control(name))
         for each in reversed(decisions):
-            click.echo(f"  {_format_short_time(each.decided_at)}  {escape_control(each.sentence)}")
+            click.echo(f"  {format_second(each.decided_at)}  {escape_control(each.sentence)}")
     if not found:
         click.echo(_describe_types([]))
 
@@ -126,7 +125,7 @@ def explain(invocation: Invocation, type_name: str | None, limit: int, changes: 
 @pass_invocation
 def status(invocation: Invocation, as_json: bool) -> None:
     """Show the running and wanted workers of each type, and why."""
-    with _open_transaction(invocation.settings) as conn:
+    with open_transaction(invocation.settings) as conn:
         found = records.list_types(conn)
     print_json_or_table(
         as_json,
@@ -138,7 +137,7 @@ def status(invocation: Invocation, as_json: bool) -> None:
                 ABSENT if each.workers is None else str(each.workers),
                 str(each.wanted) if each.fresh else f"{each.wanted} (stale)",
                 f"{each.worker.scaling.min}..{each.worker.scaling.max}",
-                _format_short_time(each.decided_at),
+                format_second(each.decided_at),
                 escape_control(each.sentence),
             ]
             for each in found
@@ -162,7 +161,7 @@ def build_observer(settings: Settings, endpoints: Endpoints) -> LoadObserver:
         if endpoints.clickhouse
         else None
     )
-    streams = StreamObserver(lambda: connect(resolve_streams_url(settings)), settings.autoscale.window)
+    streams = StreamObserver(lambda: connect_streams(settings), settings.autoscale.window)
 
     def read_cold_due(until_ms: float) -> dict[QueueRef, list[float]]:
         with connect_postgres(endpoints.postgres) as conn:
@@ -241,7 +240,7 @@ def _run_once(settings: Settings, lease: AutoscalerLease, scaler: Autoscaler) ->
 def _run_dry(settings: Settings, types: Sequence[WorkerType], once: bool) -> None:
     endpoints = resolve_endpoints(settings, "redis")
     observer = build_observer(settings, endpoints)
-    states = _load_states(endpoints)
+    states = _load_states(settings) if endpoints.postgres else {}
     stop = install_stop_event()
     observer.observe(types, {}, _now_ms())  # rates need two observations
     stop.wait(min(WARM_UP_S, settings.autoscale.every))
@@ -253,12 +252,10 @@ def _run_dry(settings: Settings, types: Sequence[WorkerType], once: bool) -> Non
         stop.wait(settings.autoscale.every)
 
 
-def _load_states(endpoints: Endpoints) -> dict[str, ScalingState]:
-    """Load the stored scaling states by worker type; empty if PostgreSQL is not configured or cannot be read."""
-    if not endpoints.postgres:
-        return {}
+def _load_states(settings: Settings) -> dict[str, ScalingState]:
+    """Load the stored scaling states by worker type; empty if PostgreSQL cannot be read."""
     try:
-        with open_pool(endpoints.postgres, max_size=1) as pool, transaction(pool) as conn:
+        with open_transaction(settings) as conn:
             return {each.name: each.state for each in records.list_types(conn)}
     except HeadraceError as error:
         click.echo(f"cannot read earlier decisions, starting without them: {error}", err=True)
@@ -287,15 +284,5 @@ def _describe_types(known: Sequence[str]) -> str:
     return "No decisions yet: start `headrace autoscale run`."
 
 
-@contextmanager
-def _open_transaction(settings: Settings) -> Generator[Connection]:
-    with open_pool(resolve_endpoints(settings, "postgres").postgres, max_size=1) as pool, transaction(pool) as conn:
-        yield conn
-
-
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _format_short_time(at: datetime) -> str:
-    return format_time(int(at.timestamp()) * 1000)[:19]

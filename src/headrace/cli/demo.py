@@ -23,10 +23,10 @@ from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.logs import configure_logs
 from headrace.cli.queue_client import build_queue_options, build_tiers
 from headrace.cli.signals import install_async_stop_event
+from headrace.cli.transactions import open_transaction
 from headrace.errors import HeadraceError, ServiceUnavailable
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
-from headrace.postgres.connect import open_pool, transaction
 from headrace.queue.client import Client
 from headrace.queue.tasks import Tasks
 
@@ -160,15 +160,11 @@ def demo(invocation: Invocation, seconds: float | None) -> None:
 
 def _add_rules(invocation: Invocation) -> None:
     """Add missing demo rules and keep existing ones. Print an error and continue if PostgreSQL is unavailable."""
-    from headrace.alerts.plan import (  # imported here: workers import this module for its tasks
-        apply_changes,
-        diff_plan,
-        read_plan,
-    )
+    # Imported here: workers import this module for its tasks.
+    from headrace.alerts.plan import apply_changes, diff_plan, read_plan
 
     try:
-        url = resolve_endpoints(invocation.settings, "postgres").postgres
-        with open_pool(url, max_size=1) as pool, transaction(pool) as conn:
+        with open_transaction(invocation.settings) as conn:
             apply_changes(
                 conn, [change for change in diff_plan(conn, read_plan(RULES_FILE), prune=False) if change.verb == "add"]
             )

@@ -1,4 +1,4 @@
-"""Formats sizes, ages, rates, times and untrusted text for output. Pure functions."""
+"""Formats sizes, ages, times and untrusted text for output. Pure functions."""
 
 from __future__ import annotations
 
@@ -29,15 +29,21 @@ def format_age(age_ms: int | None) -> str:
     return f"{seconds}s"
 
 
-def format_rate(per_s: float) -> str:
-    return f"{per_s:.1f}"
-
-
 def format_time(at_ms: int | None) -> str:
     """Format a Unix time in milliseconds as UTC; "-" for None."""
     if at_ms is None:
         return ABSENT
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(" ", "milliseconds").replace("+00:00", " UTC")
+
+
+def format_second(at: datetime) -> str:
+    """Format a time as UTC without decimals, as in "2027-01-15 08:00:00"."""
+    return format_time(int(at.timestamp()) * 1000)[:19]
+
+
+def format_minute(at: datetime | None) -> str:
+    """Format a time as UTC without seconds, as in "2027-01-15 08:00"; "-" for None."""
+    return ABSENT if at is None else format_second(at)[:16]
 
 
 def is_printable(text: str) -> bool:

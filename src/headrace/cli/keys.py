@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,14 +12,14 @@ from headrace.api.access import AccessLevel, KeyScope
 from headrace.api.api_keys import ApiKeyInfo, add_key, find_key, list_keys, parse_key_id, revoke_key
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.arguments import check_names, duration_ms_type
-from headrace.cli.endpoints import resolve_endpoints
-from headrace.cli.formatting import ABSENT, escape_control, format_time
+from headrace.cli.formatting import escape_control, format_minute
 from headrace.cli.local_key import read_local_key
 from headrace.cli.output import json_option, print_json, print_json_or_table, print_json_or_text
+from headrace.cli.transactions import open_transaction
 from headrace.embedded.data_directory import find_running_stack
 from headrace.errors import HeadraceError
 from headrace.model.time import format_iso
-from headrace.postgres.connect import Connection, open_pool, transaction
+from headrace.postgres.connect import Connection
 from headrace.settings import Settings
 
 
@@ -89,7 +87,7 @@ def list_all(invocation: Invocation, as_json: bool) -> None:
         [
             [
                 *(key.id, escape_control(key.name), escape_control(str(key.scope)), key.level, key.get_state(now)),
-                *map(_format_minute, (key.created_at, key.last_used_at, key.expires_at)),
+                *map(format_minute, (key.created_at, key.last_used_at, key.expires_at)),
             ]
             for key in found
         ],
@@ -144,13 +142,6 @@ def _parse_scope(name: str, org: str | None, project: str | None, env: str | Non
         raise click.UsageError("--project needs --org, and --env needs --project.") from None
 
 
-@contextmanager
-def open_transaction(settings: Settings) -> Generator[Connection]:
-    """Open a connection to PostgreSQL and run the `with` block in one transaction."""
-    with open_pool(resolve_endpoints(settings, "postgres").postgres, max_size=1) as pool, transaction(pool) as conn:
-        yield conn
-
-
 def _find_dashboard_url(settings: Settings) -> str:
     stack = find_running_stack(settings.embedded.data_dir) or {}
     if url := stack.get("urls", {}).get("dashboard"):
@@ -168,7 +159,3 @@ def _build_document(key: ApiKeyInfo, now: datetime) -> dict[str, Any]:
         **{"level": key.level, "state": key.get_state(now)},
         **{what: None if at is None else format_iso(at) for what, at in times.items()},
     }
-
-
-def _format_minute(at: datetime | None) -> str:
-    return ABSENT if at is None else format_time(int(at.timestamp()) * 1000)[:16]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from headrace.cli.formatting import ABSENT, format_age, format_rate, format_size
+from headrace.cli.formatting import ABSENT, format_age, format_size
 from headrace.cold.flow_depths import FlowDetail
 from headrace.model.event import Op
 from headrace.model.names import QueueRef
@@ -94,7 +94,7 @@ def _format_gauges(state: QueueState, now_ms: int) -> list[str]:
         *(str(state.warm), str(state.cold), str(state.depth), str(state.scheduled), str(state.running)),
         ABSENT if state.limit is None else str(state.limit),
         str(state.dead),
-        format_age(compute_oldest_age_ms(state, now_ms)),
+        format_age(_compute_age_ms(state.oldest_ms, now_ms)),
         format_size(state.bytes),
     ]
 
@@ -102,16 +102,12 @@ def _format_gauges(state: QueueState, now_ms: int) -> list[str]:
 def _format_rates(found: QueueRates | None) -> list[str]:
     if found is None:
         return [ABSENT] * 3
-    return [format_rate(per_s) for per_s in (found.enqueued, found.done, found.failed)]
+    return [f"{per_s:.1f}" for per_s in (found.enqueued, found.done, found.failed)]
 
 
 def _format_flags(state: QueueState) -> str:
     flags = (("paused", state.paused), ("closed", state.closed), ("cold", state.cold_mode))
     return " ".join(flag for flag, is_set in flags if is_set)
-
-
-def compute_oldest_age_ms(state: QueueState, now_ms: int) -> int | None:
-    return _compute_age_ms(state.oldest_ms, now_ms)
 
 
 def _compute_age_ms(since_ms: float | None, now_ms: int) -> int | None:
@@ -154,7 +150,7 @@ def build_document(reading: QueuesSnapshot, rates: dict[QueueRef, QueueRates] | 
 
 def _build_queue_document(state: QueueState, now_ms: int, rates: dict[QueueRef, QueueRates] | None) -> dict[str, Any]:
     fields = asdict(state)
-    document = {**fields.pop("ref"), **fields, "oldest_age_ms": compute_oldest_age_ms(state, now_ms)}
+    document = {**fields.pop("ref"), **fields, "oldest_age_ms": _compute_age_ms(state.oldest_ms, now_ms)}
     if rates is not None:
         found = rates.get(state.ref)
         document["per_s"] = None if found is None else asdict(found)

@@ -12,9 +12,9 @@ from headrace.api import sessions as stored
 from headrace.api.access import GLOBAL_SCOPE, AccessLevel, Caller
 from headrace.api.sessions import SessionInfo
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.formatting import ABSENT, escape_control, format_time
-from headrace.cli.keys import open_transaction
+from headrace.cli.formatting import escape_control, format_minute
 from headrace.cli.output import json_option, print_json_or_table, print_json_or_text
+from headrace.cli.transactions import open_transaction
 from headrace.errors import HeadraceError
 from headrace.model.time import format_iso
 
@@ -50,7 +50,7 @@ def list_all(invocation: Invocation, key_id: str | None, as_json: bool) -> None:
                     each.via,
                 ),
                 escape_control(each.address),
-                *map(_format_minute, (each.created_at, each.last_used_at, each.expires_at)),
+                *map(format_minute, (each.created_at, each.last_used_at, each.expires_at)),
             ]
             for each in found
         ],
@@ -78,7 +78,3 @@ def revoke(invocation: Invocation, session_id: str, as_json: bool) -> None:
 
 def _build_document(facts: SessionInfo) -> dict[str, Any]:
     return {name: format_iso(value) if isinstance(value, datetime) else value for name, value in vars(facts).items()}
-
-
-def _format_minute(at: datetime | None) -> str:
-    return ABSENT if at is None else format_time(int(at.timestamp()) * 1000)[:16]

@@ -16,7 +16,7 @@ from headrace.cli.logs import configure_logs
 from headrace.cli.metrics_server import metrics_port_option, serve_loop_metrics
 from headrace.cli.output import json_option, print_json, print_json_or_table, print_table
 from headrace.cli.signals import install_stop_event
-from headrace.cli.streams import list_watched_groups, resolve_streams_url
+from headrace.cli.streams import connect_streams, list_watched_groups
 from headrace.errors import HeadraceError
 from headrace.settings import Settings
 from headrace.snapshot.exposition import render_page
@@ -164,7 +164,7 @@ def _build_history_client(settings: Settings, endpoints: Endpoints) -> Callable[
 
 def _build_streams_source(settings: Settings) -> StreamDepthReader | None:
     groups = list_watched_groups(settings)
-    return StreamDepthReader(lambda: connect(resolve_streams_url(settings)), groups) if groups else None
+    return StreamDepthReader(lambda: connect_streams(settings), groups) if groups else None
 
 
 def _build_snapshot_rows(meta: SnapshotMeta | None, status: SnapshotStatus) -> list[list[str]]:

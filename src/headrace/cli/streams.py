@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import click
@@ -210,10 +209,8 @@ def resolve_streams_url(settings: Settings) -> str:
     return settings.streams.url or resolve_endpoints(settings, "redis").redis
 
 
-@contextmanager
-def connect_streams(settings: Settings) -> Generator[Valkey]:
-    with connect(resolve_streams_url(settings)) as client:
-        yield client
+def connect_streams(settings: Settings) -> Valkey:
+    return connect(resolve_streams_url(settings))
 
 
 def build_stream_codec(settings: Settings) -> StreamCodec:
