@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -91,7 +91,7 @@ def open_spark_session(settings: Settings) -> SparkSession:
 
 def print_audit(found: HistoryAudit, as_json: bool) -> None:
     if as_json:
-        print_json(build_document(found))
+        print_json({**asdict(found), "equal": found.equal})
         return
     columns = ("tier", "rows", "missing", "extra", "different", "difference")
     rows = [[name, *(str(getattr(each, column)) for column in columns[1:])] for name, each in found.tiers.items()]
@@ -103,7 +103,3 @@ def print_audit(found: HistoryAudit, as_json: bool) -> None:
         click.echo(f"missing from the archive: {lacking}")
     result = "no differences" if found.equal else "differences found"
     click.echo(f"{found.hours} hours, {found.events} events: {result}")
-
-
-def build_document(found: HistoryAudit) -> dict[str, Any]:
-    return {**asdict(found), "equal": found.equal}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import Any
 
 import click
 
@@ -33,7 +32,7 @@ def reconcile(invocation: Invocation, as_json: bool, wait: float) -> None:
     """
     found = reconcile_until(invocation.settings, resolve_endpoints(invocation.settings, "redis", "clickhouse"), wait)
     if as_json:
-        print_json(build_document(found))
+        print_json(asdict(found))
     else:
         print_table(["operation", "queues", *found.tiers], build_rows(found))
         click.echo(f"total difference: {found.difference}")
@@ -54,10 +53,6 @@ def reconcile_until(settings: Settings, endpoints: Endpoints, wait_s: float) -> 
             if found.difference == 0 or time.monotonic() >= deadline:
                 return found
             time.sleep(0.25)
-
-
-def build_document(found: Reconciliation) -> dict[str, Any]:
-    return asdict(found)
 
 
 def build_rows(found: Reconciliation) -> list[list[str]]:

@@ -23,8 +23,7 @@ from headrace.settings import Settings
 from headrace.spool.destination import Destination
 from headrace.spool.exporter import Exporter
 from headrace.spool.file_destination import FileDestination
-from headrace.spool.inspect import Inspection, list_dead, list_quarantine
-from headrace.spool.inspect import inspect_spool as inspect_spool
+from headrace.spool.inspect import Inspection, inspect_spool, list_dead, list_quarantine
 from headrace.spool.retained_files import RetainedFile
 from headrace.spool.spool import Spool
 
@@ -105,8 +104,11 @@ def quarantine(invocation: Invocation, path: Path | None, as_json: bool) -> None
         "quarantined": [_build_retained_document(each) for each in damaged],
         "dead": [_build_retained_document(each) for each in dead],
     }
-    rows = [[kind, each.path.name, format_size(each.size), _format_reason(each)]
-            for kind, group in (("damaged", damaged), ("dead", dead)) for each in group]  # fmt: skip
+    rows = [
+        [kind, each.path.name, format_size(each.size), escape_control(str(each.facts.get("reason", ABSENT)))]
+        for kind, group in (("damaged", damaged), ("dead", dead))
+        for each in group
+    ]
     print_json_or_table(as_json, document, ["kind", "file", "size", "reason"], rows)
 
 
@@ -227,10 +229,6 @@ def _print_findings(found: Inspection) -> None:
         return
     rows = [[each.grade, each.segment, str(each.records), each.text] for each in found.findings]
     print_table(["severity", "segment", "records lost", "finding"], rows)
-
-
-def _format_reason(each: RetainedFile) -> str:
-    return escape_control(str(each.facts.get("reason", ABSENT)))
 
 
 def _build_retained_document(each: RetainedFile) -> dict[str, Any]:

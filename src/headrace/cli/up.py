@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -268,7 +269,7 @@ class StackRunner:
 
     def _reconcile_demo(self, endpoints: Endpoints) -> dict[str, Any]:
         """Stop the demo's load and workers, wait for the pipeline to catch up, and compare counters with history."""
-        from headrace.cli.reconcile import build_document, reconcile_until
+        from headrace.cli.reconcile import reconcile_until
         from headrace.warehouse.connect import connect
         from headrace.warehouse.pipeline_batches import read_freshness_since
 
@@ -283,7 +284,7 @@ class StackRunner:
         while not fresh.events and any(found.odometers.values()) and time.monotonic() < deadline:
             time.sleep(POLL_S)  # the row about a batch is written after the rows of the batch
             fresh = read_freshness_since(warehouse, self._started_at)
-        return {**build_document(found), "freshness_p99_ms": fresh.p99_ms, "events": fresh.events}
+        return {**asdict(found), "freshness_p99_ms": fresh.p99_ms, "events": fresh.events}
 
     def _stop_children(self) -> None:
         children = list(self._children.values())
