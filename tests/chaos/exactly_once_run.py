@@ -22,7 +22,7 @@ from headrace.embedded.valkey import EmbeddedValkey
 from headrace.model.event import Op
 from headrace.queue.client import SyncClient
 from headrace.queue.state import read_states
-from headrace.settings import WarehouseSettings
+from headrace.settings.pipeline import WarehouseSettings
 from headrace.spool.options import SpoolOptions
 from headrace.spool.spool import Spool
 from headrace.valkey.connect import Valkey

@@ -33,7 +33,7 @@ from headrace.postgres.connect import connect as connect_postgres
 from headrace.postgres.migrate import migrate as migrate_postgres
 from headrace.queue.client import SyncClient
 from headrace.queue.state import read_states
-from headrace.settings import WarehouseSettings
+from headrace.settings.pipeline import WarehouseSettings
 from headrace.warehouse.connect import connect as connect_clickhouse
 from headrace.warehouse.migrate import migrate as migrate_clickhouse
 from headrace.warehouse.query_runner import QueryRunner

@@ -19,7 +19,6 @@ from headrace.settings.api import ApiSettings
 from headrace.settings.load import CONFIG_ENV, FILE_NAME, LoadedSettings, find_settings_file, load_settings
 from headrace.settings.log import LogSettings
 from headrace.settings.metrics import QueueSnapshotSettings
-from headrace.settings.pipeline import WarehouseSettings
 from headrace.settings.secrets import mask_secret
 from headrace.settings.servers import EmbeddedSettings
 from headrace.settings.spec import SETTINGS, Settings, SettingSpec
@@ -36,7 +35,6 @@ __all__ = [
     "QueueSnapshotSettings",
     "SettingSpec",
     "Settings",
-    "WarehouseSettings",
     "find_settings_file",
     "load_settings",
     "mask_secret",

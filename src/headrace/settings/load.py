@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from headrace.errors import SettingsError
 from headrace.settings.secrets import hide_secret
@@ -15,6 +16,24 @@ from headrace.settings.spec import ENV_PREFIX, KEY_BY_ENV, SECTIONS, SETTINGS, S
 
 CONFIG_ENV = "HEADRACE_CONFIG"
 FILE_NAME = "headrace.toml"
+
+CONSTRAINTS = (
+    ("worker.heartbeat", "must be shorter than", "queue.lease"),
+    ("queue.retry_base", "must not be longer than", "queue.retry_max"),
+    ("alerts.retry_interval", "must not be longer than", "alerts.max_retry_delay"),
+    ("metrics.queue_snapshot.refresh_interval", "must be shorter than", "metrics.queue_snapshot.max_staleness"),
+    ("autoscale.every", "must be shorter than", "autoscale.fresh"),
+    ("autoscale.every", "must not be longer than", "autoscale.window"),
+    ("worker.heartbeat", "must be shorter than", "streams.lease"),
+    ("streams.maxlen", "must not be more than", "streams.hard_maxlen"),
+    ("spool.retry_interval", "must not be longer than", "spool.max_retry_delay"),
+    ("spool.clickhouse_retry_interval", "must not be longer than", "spool.clickhouse_max_retry_delay"),
+)
+_IS_SATISFIED: Mapping[str, Callable[[Any, Any], bool]] = {
+    "must be shorter than": operator.lt,
+    "must not be longer than": operator.le,
+    "must not be more than": operator.le,
+}
 
 
 @dataclass(frozen=True)
@@ -139,46 +158,16 @@ def _parse_value(each: SettingSpec, raw: object, origin: SettingOrigin) -> objec
 
 def _check_constraints(loaded: LoadedSettings) -> None:
     """Check the rules that involve more than one setting. Raises SettingsError."""
-    queue, worker = loaded.settings.queue, loaded.settings.worker
-    if worker.heartbeat >= queue.lease:
-        raise _build_constraint_error(loaded, "worker.heartbeat", "must be shorter than", "queue.lease")
-    if queue.retry_base > queue.retry_max:
-        raise _build_constraint_error(loaded, "queue.retry_base", "must not be longer than", "queue.retry_max")
-    if loaded.settings.alerts.retry_interval > loaded.settings.alerts.max_retry_delay:
-        raise _build_constraint_error(
-            loaded, "alerts.retry_interval", "must not be longer than", "alerts.max_retry_delay"
-        )
-    snapshot, section = loaded.settings.metrics.queue_snapshot, "metrics.queue_snapshot"
-    if snapshot.refresh_interval >= snapshot.max_staleness:
-        raise _build_constraint_error(
-            loaded, f"{section}.refresh_interval", "must be shorter than", f"{section}.max_staleness"
-        )
-    if loaded.settings.autoscale.every >= loaded.settings.autoscale.fresh:
-        raise _build_constraint_error(loaded, "autoscale.every", "must be shorter than", "autoscale.fresh")
-    if loaded.settings.autoscale.every > loaded.settings.autoscale.window:
-        raise _build_constraint_error(loaded, "autoscale.every", "must not be longer than", "autoscale.window")
-    if worker.heartbeat >= loaded.settings.streams.lease:
-        raise _build_constraint_error(loaded, "worker.heartbeat", "must be shorter than", "streams.lease")
-    if loaded.settings.streams.maxlen > loaded.settings.streams.hard_maxlen:
-        raise _build_constraint_error(loaded, "streams.maxlen", "must not be more than", "streams.hard_maxlen")
-    _check_spool(loaded)
-
-
-def _check_spool(loaded: LoadedSettings) -> None:
+    for left, rule, right in CONSTRAINTS:
+        left_value, right_value = (SETTINGS[key].get_value(loaded.settings) for key in (left, right))
+        if not _IS_SATISFIED[rule](left_value, right_value):
+            raise _build_constraint_error(loaded, left, rule, right)
     spool = loaded.settings.spool
     if not spool.always_queue:
         raise SettingsError(
             f"spool.always_queue = false ({loaded.origins['spool.always_queue']}) is not supported: without the spool, "
             "a record would be lost when its destination fails, and producers would block on every timeout. "
             "Remove the setting; use spool.type = memory for records that need no disk."
-        )
-    if spool.retry_interval > spool.max_retry_delay:
-        raise _build_constraint_error(
-            loaded, "spool.retry_interval", "must not be longer than", "spool.max_retry_delay"
-        )
-    if spool.clickhouse_retry_interval > spool.clickhouse_max_retry_delay:
-        raise _build_constraint_error(
-            loaded, "spool.clickhouse_retry_interval", "must not be longer than", "spool.clickhouse_max_retry_delay"
         )
     if spool.min_workers > spool.max_workers > 0:
         raise _build_constraint_error(loaded, "spool.min_workers", "must not be more than", "spool.max_workers")
