@@ -43,33 +43,13 @@ FAILING = QueueRef("initech", "billing", "prod", "invoices")
 tasks = Tasks(plugin="headrace-demo")
 
 
-@tasks.task()
-async def send_email(job: LeasedJob) -> None:
-    await asyncio.sleep(json.loads(job.payload)["seconds"])
-
-
-@tasks.task()
-async def send_receipt(job: LeasedJob) -> None:
-    await asyncio.sleep(json.loads(job.payload)["seconds"])
-
-
-@tasks.task()
-async def index_product(job: LeasedJob) -> None:
-    await asyncio.sleep(json.loads(job.payload)["seconds"])
-
-
-@tasks.task()
-async def build_report(job: LeasedJob) -> None:
-    await asyncio.sleep(json.loads(job.payload)["seconds"])
-
-
-@tasks.task()
-async def make_thumbnail(job: LeasedJob) -> None:
-    await asyncio.sleep(json.loads(job.payload)["seconds"])
-
-
-@tasks.task()
-async def make_preview(job: LeasedJob) -> None:
+@tasks.task("send_email")
+@tasks.task("send_receipt")
+@tasks.task("index_product")
+@tasks.task("build_report")
+@tasks.task("make_thumbnail")
+@tasks.task("make_preview")
+async def simulate_work(job: LeasedJob) -> None:
     await asyncio.sleep(json.loads(job.payload)["seconds"])
 
 
