@@ -38,10 +38,16 @@ class Invocation:
     def settings(self) -> Settings:
         return self.loaded.settings
 
-    def override_settings(self, **given: str | None) -> Settings:
-        """Return the settings with each non-None `section_name` argument applied like `--set section.name=value`."""
-        more = {name.replace("_", ".", 1): value for name, value in given.items() if value is not None}
-        return replace(self, flags={**self.flags, **more}).settings
+    def override(self, **given: object) -> Invocation:
+        """Return this invocation with each non-None `section_name` argument applied like `--set section.name=value`."""
+        more = {name.replace("_", ".", 1): str(value) for name, value in given.items() if value is not None}
+        return replace(self, flags={**self.flags, **more})
+
+
+def build_root_options(config: Path | None, flags: Mapping[str, str]) -> list[str]:
+    """Return the root options that give another `headrace` process this settings file and these flags."""
+    file = [] if config is None else ["--config", str(config)]
+    return [*file, *(part for key, value in flags.items() for part in ("--set", f"{key}={value}"))]
 
 
 pass_invocation = click.make_pass_decorator(Invocation)

@@ -22,7 +22,7 @@ from headrace.autoscale.run_times import RunTimeCache
 from headrace.autoscale.stream_observer import StreamObserver
 from headrace.autoscale.webhook_workers import WebhookReceiver, WebhookWorkers
 from headrace.autoscale.worker_types import InvalidWorkerType, WorkerType, read_worker_types
-from headrace.cli import Invocation, pass_invocation
+from headrace.cli import Invocation, build_root_options, pass_invocation
 from headrace.cli.autoscale_simulate import simulate
 from headrace.cli.endpoints import Endpoints, resolve_endpoints
 from headrace.cli.formatting import ABSENT, escape_control, format_second, format_time
@@ -212,8 +212,7 @@ def build_worker_command(worker: WorkerType, config: Path | None, flags: Mapping
     """Build the command line of a local worker, with this process's settings."""
     if worker.command:
         return list(worker.command)
-    root = ["--config", str(config)] if config is not None else []
-    root += [part for key, value in flags.items() for part in ("--set", f"{key}={value}")]
+    root = build_root_options(config, flags)
     work = [part for queue in worker.queues for part in ("--queue", queue)]
     if worker.stream is not None:
         work = ["--stream", worker.stream, "--group", str(worker.group)]

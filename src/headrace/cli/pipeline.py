@@ -51,7 +51,7 @@ def pipeline(
 
     Reads the events with Spark and writes the history through a spool on disk.
     """
-    settings = invocation.override_settings(pipeline_master=master, pipeline_trigger=trigger)
+    settings = invocation.override(pipeline_master=master, pipeline_trigger=trigger).settings
     configure_logs(settings.log)
     chosen, stop = build_pipeline_options(settings), install_stop_event()
     with _open_problem_reports(settings) as report:

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -23,7 +22,7 @@ from typing import Any
 
 import click
 
-from headrace.cli import Invocation, pass_invocation
+from headrace.cli import Invocation, build_root_options, pass_invocation
 from headrace.cli.endpoints import SERVERS, Endpoints, get_configured_urls, require_reachable
 from headrace.cli.output import json_option, print_json
 from headrace.cli.signals import install_stop_event
@@ -60,12 +59,8 @@ def up(
     as_json: bool,
 ) -> None:
     """Run a complete Headrace stack on this machine until Ctrl-C."""
-    flags = dict(invocation.flags)
-    if data_dir is not None:
-        flags["embedded.data_dir"] = str(data_dir)
-    if port is not None:
-        flags["api.port"] = str(port)
-    running = StackRunner(Invocation(invocation.config, flags, invocation.environ), demo, show_secrets=show_secrets)
+    given = invocation.override(embedded_data_dir=data_dir, api_port=port)
+    running = StackRunner(given, demo, show_secrets=show_secrets)
     outcome = running.run(seconds)
     _print_status("stopped")
     if as_json:
@@ -84,45 +79,43 @@ class StackRunner:
         self._stop = install_stop_event(signal.SIGHUP)
         self._children: dict[str, GuardedProcess] = {}
         self._supervisor = Supervisor(_print_status, self._record_parts)
-        self._directory: DataDirectory | None = None
+        self._directory = DataDirectory(self._settings.embedded.data_dir, self._settings.embedded.min_free)
         self._env: dict[str, str] = {}
         self._started_s = time.monotonic()
         self._started_at = datetime.now(UTC)
 
     def run(self, seconds: float | None) -> dict[str, Any]:
-        directory = DataDirectory(self._settings.embedded.data_dir, self._settings.embedded.min_free)
         with ExitStack() as cleanup:
             require_reachable(self._settings)
-            directory.acquire()
-            self._directory = directory
-            cleanup.callback(directory.release)
-            stack = EmbeddedStack(directory, self._settings.embedded, self._select_embedded_servers())
+            self._directory.acquire()
+            cleanup.callback(self._directory.release)
+            stack = EmbeddedStack(self._directory, self._settings.embedded, self._select_embedded_servers())
             cleanup.callback(stack.stop)
             cleanup.callback(self._stop_children)
             stack.start()
-            return self._run_services(stack, directory, seconds)
+            return self._run_services(stack, seconds)
 
-    def _run_services(self, stack: EmbeddedStack, directory: DataDirectory, seconds: float | None) -> dict[str, Any]:
+    def _run_services(self, stack: EmbeddedStack, seconds: float | None) -> dict[str, Any]:
         endpoints = self._build_endpoints(stack)
         self._env = {f"HEADRACE_{server.upper()}_URL": url for server, url in vars(endpoints).items()}
         # Started before the servers are ready, because Spark takes longer to start than all of them together.
-        self._start_child(directory, "pipeline", "pipeline")
+        self._start_child("pipeline", "pipeline")
         stack.wait_ready(_print_ready)
         for server in stack.servers.values():
             self._supervisor.watch(server, required=True)
         self._migrate(endpoints)
         self._apply_bounds(endpoints)
-        key = self._ensure_local_key(endpoints, directory)
-        dashboard = self._start_api(stack, endpoints, directory)
-        self._start_child(directory, "mover", "mover")
-        self._start_child(directory, "alerts", "alerts", "run")
+        key = self._ensure_local_key(endpoints)
+        dashboard = self._start_api(stack, endpoints)
+        self._start_child("mover", "mover")
+        self._start_child("alerts", "alerts", "run")
         watched = self._select_watched_streams()
-        self._start_child(directory, "snapshot", "snapshot", "run", flags=watched)
+        self._start_child("snapshot", "snapshot", "run", flags=watched)
         if watched:
-            self._start_child(directory, "streams", "streams", "watch", flags=watched)
-        self._start_autoscaler(directory)
+            self._start_child("streams", "streams", "watch", flags=watched)
+        self._start_autoscaler()
         if self._demo:
-            self._start_demo(directory)
+            self._start_demo()
         urls = {name: self._format_url(url) for name, url in vars(endpoints).items()}
         for name, url in urls.items():
             _print_status(f"{name} {url}")
@@ -133,7 +126,7 @@ class StackRunner:
         outcome: dict[str, Any] = {
             "urls": {"dashboard": dashboard, **urls},
             "versions": stack.versions,
-            "data_dir": str(directory.path),
+            "data_dir": str(self._directory.path),
             "ready_s": round(time.monotonic() - self._started_s, 2),
         }
         first_chart_s = self._monitor(dashboard, key, seconds)
@@ -159,20 +152,18 @@ class StackRunner:
         """Store the caps and quotas of the settings, before the first job can be enqueued."""
         from headrace.cli.bounds import apply_bounds, apply_quotas
 
-        flags = {**self._invocation.flags, "redis.url": endpoints.redis}
-        flags |= {"postgres.url": endpoints.postgres} if endpoints.postgres else {}
-        loaded = Invocation(self._invocation.config, flags, self._invocation.environ).loaded
+        loaded = self._invocation.override(redis_url=endpoints.redis, postgres_url=endpoints.postgres or None).loaded
         changed = {**apply_bounds(loaded, defaults=False), **apply_quotas(loaded)}
         for key, (before, after) in changed.items():
             _print_status(f"stored {key} = {after} for all clients" + ("" if before is None else f" (was {before})"))
 
-    def _ensure_local_key(self, endpoints: Endpoints, directory: DataDirectory) -> str:
+    def _ensure_local_key(self, endpoints: Endpoints) -> str:
         """Return the API key for local commands and tests; browsers sign in with the link instead."""
         from headrace.cli.local_key import ensure_local_key
         from headrace.postgres.connect import open_pool, transaction
 
         with open_pool(endpoints.postgres, max_size=1) as pool, transaction(pool) as conn:
-            return ensure_local_key(conn, directory.path, exclusive="postgres" in self._select_embedded_servers())
+            return ensure_local_key(conn, self._directory.path, exclusive="postgres" in self._select_embedded_servers())
 
     def _create_sign_in_link(self, endpoints: Endpoints, key: str, dashboard: str) -> str:
         from headrace.api.api_keys import parse_key_id
@@ -182,19 +173,19 @@ class StackRunner:
         with open_pool(endpoints.postgres, max_size=1) as pool, transaction(pool) as conn:
             return create_sign_in_link(conn, parse_key_id(key) or "", dashboard)
 
-    def _start_api(self, stack: EmbeddedStack, endpoints: Endpoints, directory: DataDirectory) -> str:
-        last = directory.read_last_stack().get("ports", {})
+    def _start_api(self, stack: EmbeddedStack, endpoints: Endpoints) -> str:
+        last = self._directory.read_last_stack().get("ports", {})
         port = choose_port("the API (api.port)", self._settings.api.port, last.get("api", 0))
         dashboard = f"http://{LOOPBACK}:{port}/"
         ports = {server.name: server.port for server in stack.servers.values()}
-        directory.write_stack(
+        self._directory.write_stack(
             {
                 "pid": os.getpid(),
                 "urls": {**vars(endpoints), "dashboard": dashboard},
                 "ports": {**last, **ports, "api": port},
             }
         )
-        self._start_child(directory, "api", "api", flags={"api.port": str(port)})
+        self._start_child("api", "api", flags={"api.port": str(port)})
         self._wait_for_api(dashboard)
         return dashboard
 
@@ -207,42 +198,35 @@ class StackRunner:
             return {"streams.watch": given.watch}
         return {"streams.watch": f"{STREAM}/{GROUP}"} if self._demo and given.url is None else {}
 
-    def _start_autoscaler(self, directory: DataDirectory) -> None:
+    def _start_autoscaler(self) -> None:
         if self._settings.autoscale.types is not None:
-            self._start_child(directory, "autoscale", "autoscale", "run")
+            self._start_child("autoscale", "autoscale", "run")
         elif self._demo:
-            self._start_child(directory, "autoscale", "autoscale", "run", flags={"autoscale.types": str(DEMO_TYPES)})
+            self._start_child("autoscale", "autoscale", "run", flags={"autoscale.types": str(DEMO_TYPES)})
 
-    def _start_demo(self, directory: DataDirectory) -> None:
+    def _start_demo(self) -> None:
         # Two workers cannot share one port: if a port is configured, each worker uses any free port.
         flags = {} if self._settings.worker.metrics_port is None else {"worker.metrics_port": "0"}
         for number in range(1, DEMO_WORKERS + 1):
-            self._start_child(directory, f"worker-{number}", "worker", "headrace.cli.demo:tasks", flags=flags)
-        self._start_child(directory, "demo", "demo")
+            self._start_child(f"worker-{number}", "worker", "headrace.cli.demo:tasks", flags=flags)
+        self._start_child("demo", "demo")
 
-    def _start_child(
-        self, directory: DataDirectory, name: str, *arguments: str, flags: Mapping[str, str] | None = None
-    ) -> None:
+    def _start_child(self, name: str, *arguments: str, flags: Mapping[str, str] | None = None) -> None:
         """Start a `headrace` command in its own process, with this process's settings and the URLs of the servers."""
-        given = {**self._invocation.flags, "embedded.data_dir": str(directory.path), **(flags or {})}
+        given = {**self._invocation.flags, "embedded.data_dir": str(self._directory.path), **(flags or {})}
         # Secrets are passed in the environment, because every user of the machine can read command lines.
         secrets = {SETTINGS[key].env: str(given.pop(key)) for key in list(given) if SETTINGS[key].secret}
-        command = [sys.executable, "-m", "headrace"]
-        if self._invocation.config is not None:
-            command += ["--config", str(self._invocation.config)]
-        for key, value in given.items():
-            command += ["--set", f"{key}={value}"]
-        child = GuardedProcess(
-            name, [*command, *arguments], log_file=directory.log_dir / f"{name}.log", env={**secrets, **self._env}
-        )
+        root = build_root_options(self._invocation.config, given)
+        command = [sys.executable, "-m", "headrace", *root, *arguments]
+        log_file = self._directory.log_dir / f"{name}.log"
+        child = GuardedProcess(name, command, log_file=log_file, env={**secrets, **self._env})
         child.start()
         self._children[name] = child
         self._supervisor.watch(child)
 
     def _record_parts(self, parts: dict[str, Any]) -> None:
         """Record the processes that exited unexpectedly, for `headrace doctor`."""
-        if self._directory is not None:
-            self._directory.write_stack({**self._directory.read_last_stack(), "parts": parts})
+        self._directory.write_stack({**self._directory.read_last_stack(), "parts": parts})
 
     def _wait_for_api(self, dashboard: str) -> None:
         deadline = time.monotonic() + self._settings.embedded.start_timeout
@@ -299,7 +283,7 @@ def _is_healthy(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=2) as response:
             return response.status == 200
-    except (urllib.error.URLError, OSError):
+    except OSError:
         return False
 
 
@@ -313,7 +297,7 @@ def _has_history(dashboard: str, key: str) -> bool:
     try:
         with urllib.request.urlopen(request, timeout=5) as response:
             points = json.load(response)["timeseries"]
-    except (urllib.error.URLError, OSError):
+    except OSError:
         return False
     return any(point["throughput"]["completed"] for point in points)
 
