@@ -130,8 +130,8 @@ def count_in_mover(place: Place, settings: Settings) -> int:
 
 
 def count_in_snapshot(place: Place, settings: Settings) -> int:
-    with open_services(settings) as parts:
-        families = {family.descriptor.name: family for family in parts.sources.read().families}
+    with open_services(settings) as (_, sources):
+        families = {family.descriptor.name: family for family in sources.read().families}
     return len(families["headrace_metric_events_total"].samples)
 
 

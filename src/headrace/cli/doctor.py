@@ -13,12 +13,11 @@ from typing import Any
 import click
 
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.doctor_bounds import check_bounds
 from headrace.cli.doctor_checks import DoctorCheck
 from headrace.cli.doctor_security import check_security
 from headrace.cli.doctor_tiers import check_tiers
-from headrace.cli.doctor_valkey import check_valkey
-from headrace.cli.endpoints import SERVERS, get_configured_urls, probe_version
+from headrace.cli.doctor_valkey import check_bounds, check_valkey
+from headrace.cli.endpoints import probe_version, resolve_endpoints
 from headrace.cli.output import json_option, print_json_or_table
 from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
 from headrace.embedded.data_directory import find_running_stack
@@ -94,11 +93,9 @@ def _check_disk(settings: Settings) -> DoctorCheck:
 
 
 def _check_servers(settings: Settings) -> Iterator[DoctorCheck]:
-    stack = find_running_stack(settings.embedded.data_dir) or {}
-    redis = get_configured_urls(settings)["redis"] or stack.get("urls", {}).get("redis")
-    for server in SERVERS:
-        url = get_configured_urls(settings)[server] or stack.get("urls", {}).get(server)
-        if url is None:
+    endpoints = resolve_endpoints(settings)
+    for server, url in vars(endpoints).items():
+        if not url:
             yield DoctorCheck(server, True, "not configured: `headrace up` starts an embedded server")
         elif (version := probe_version(server, url)) is None:
             advice = f"Start the server, or correct HEADRACE_{server.upper()}_URL."
@@ -110,8 +107,8 @@ def _check_servers(settings: Settings) -> Iterator[DoctorCheck]:
                 yield check_bounds(url, settings)
             if server == "postgres":
                 yield (tables := check_postgres_tables(url))
-                if tables.ok and redis:
-                    yield from check_tiers(redis, url, settings.queue.shards)
+                if tables.ok and endpoints.redis:
+                    yield from check_tiers(endpoints.redis, url, settings.queue.shards)
 
 
 def check_postgres_tables(url: str) -> DoctorCheck:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import click
 
@@ -41,14 +41,6 @@ class SnapshotMissing(HeadraceError):
     """There is no snapshot. Run `headrace snapshot run` to create one."""
 
 
-@dataclass(frozen=True)
-class SnapshotServices:
-    """The store of snapshots and the sources of their values."""
-
-    store: SnapshotStore
-    sources: SnapshotSources
-
-
 @click.group()
 def snapshot() -> None:
     """Refresh and inspect the snapshot behind /metrics."""
@@ -65,10 +57,10 @@ def run(invocation: Invocation, metrics_port: int | None) -> None:
     settings = invocation.settings
     configure_logs(settings.log)
     given = settings.metrics.queue_snapshot
-    with open_services(settings) as parts:
-        refresher = Refresher(parts.store, parts.sources, shadow=given.shadow)
+    with open_services(settings) as (store, sources):
+        refresher = Refresher(store, sources, shadow=given.shadow)
         options = SnapshotServiceOptions(given.refresh_interval, given.lock_ttl)
-        service = SnapshotService(refresher, parts.sources, options)
+        service = SnapshotService(refresher, sources, options)
         with serve_loop_metrics(settings, metrics_port, given.metrics_port, service.metrics):
             service.run_forever(install_stop_event())
 
@@ -103,12 +95,12 @@ def diff(invocation: Invocation, as_json: bool) -> None:
     Changes since the snapshot was published also count as differences. Exits with code 1 if a series is missing on one
     side.
     """
-    with open_services(invocation.settings) as parts:
-        status = parts.store.read_status()
-        found = parts.store.read(status.version) if status.version else None
+    with open_services(invocation.settings) as (store, sources):
+        status = store.read_status()
+        found = store.read(status.version) if status.version else None
         if found is None:
             raise SnapshotMissing
-        parity = compare(found[1], read_direct(parts.sources))
+        parity = compare(found[1], read_direct(sources))
     counts = parity.counts()
     first = parity.differences[:MAX_DIFFERENCES]
     if as_json:
@@ -131,8 +123,11 @@ def open_store(settings: Settings) -> Generator[tuple[Valkey, SnapshotStore]]:
 
 
 @contextmanager
-def open_services(settings: Settings) -> Generator[SnapshotServices]:
-    """Open the store and the sources. Raises an error for invalid families before it connects to any server."""
+def open_services(settings: Settings) -> Generator[tuple[SnapshotStore, SnapshotSources]]:
+    """Open the store of snapshots and the sources of their values.
+
+    Raises an error for invalid families before it connects to any server.
+    """
     given = settings.metrics.queue_snapshot
     presets = tuple(dict.fromkeys(given.presets.split(",")))
     declared = load_sql_families(presets, given.families)
@@ -147,12 +142,8 @@ def open_services(settings: Settings) -> Generator[SnapshotServices]:
         presets=presets,
     )
     with open_store(settings) as (client, store):
-        yield SnapshotServices(
-            store,
-            SnapshotSources(
-                client, options, declared, _build_history_client(settings, endpoints), _build_streams_source(settings)
-            ),
-        )
+        history, streams = _build_history_client(settings, endpoints), _build_streams_source(settings)
+        yield store, SnapshotSources(client, options, declared, history, streams)
 
 
 def _build_history_client(settings: Settings, endpoints: Endpoints) -> Callable[[], Client] | None:
