@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from threading import Thread
+from typing import cast
 
 from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.queue_client import build_queue_options, open_optional_tiers
@@ -40,12 +42,7 @@ BoundChanges = dict[str, tuple[int | None, int | None]]
 
 def select_bounds(loaded: LoadedSettings, *, defaults: bool) -> StoredBounds:
     """Return the bounds of the settings; without `defaults`, only those set by a file, the environment or a flag."""
-    given = {
-        name: SETTINGS[key].get_value(loaded.settings)
-        for name, key in SETTING_KEYS.items()
-        if defaults or loaded.origins[key].source != "default"
-    }
-    return StoredBounds(**given)  # pyright: ignore[reportArgumentType]  # these settings are whole numbers
+    return StoredBounds(**_select_numbers(loaded, SETTING_KEYS, defaults=defaults))
 
 
 def apply_bounds(loaded: LoadedSettings, *, defaults: bool) -> BoundChanges:
@@ -65,14 +62,16 @@ def select_quotas(loaded: LoadedSettings) -> dict[str, int | None]:
     Quotas that are not set there are left out: operators may have set them with `headrace quotas`, and a machine
     without the setting must not remove them.
     """
-    given: dict[str, int | None] = {}
-    for name in Quota:
-        key = f"quotas.{name}"
-        if loaded.origins[key].source != "default":
-            value = SETTINGS[key].get_value(loaded.settings)
-            assert value is None or isinstance(value, int)
-            given[str(name)] = value
-    return given
+    return _select_numbers(loaded, {str(name): f"quotas.{name}" for name in Quota}, defaults=False)
+
+
+def _select_numbers(loaded: LoadedSettings, keys: Mapping[str, str], *, defaults: bool) -> dict[str, int | None]:
+    given = {
+        name: SETTINGS[key].get_value(loaded.settings)
+        for name, key in keys.items()
+        if defaults or loaded.origins[key].source != "default"
+    }
+    return cast("dict[str, int | None]", given)  # these settings are whole numbers
 
 
 def apply_quotas(loaded: LoadedSettings) -> BoundChanges:

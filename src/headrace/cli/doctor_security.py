@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import cast
-from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from headrace.cli.doctor_checks import DoctorCheck
 from headrace.cli.endpoints import SERVERS, probe_version, resolve_endpoints
@@ -40,8 +40,6 @@ ROLE_ADVICE = "Use a role that owns this database and nothing else: ALTER ROLE â
 
 @dataclass(frozen=True)
 class SettingRule:
-    """Check of one setting."""
-
     key: str
     is_safe: Callable[[object], bool]
     advice: str
@@ -179,9 +177,8 @@ def check_process_user(user_id: int) -> DoctorCheck:
 
 def check_password(server: str, url: str) -> DoctorCheck:
     parts = urlsplit(url)
-    given = (
-        has_credential(url) if server == "postgres" else bool(parts.password or "password" in _parse_parameters(parts))
-    )
+    parameters = dict(parse_qsl(parts.query))
+    given = has_credential(url) if server == "postgres" else bool(parts.password or "password" in parameters)
     if given:
         return DoctorCheck(f"{server} password", True, "set")
     if is_local_socket(server, url):
@@ -298,7 +295,3 @@ def strip_credentials(server: str, url: str) -> str:
     parts = urlsplit(url)
     kept = [(name, value) for name, value in parse_qsl(parts.query) if name not in CREDENTIAL_PARAMETERS]
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=urlencode(kept)))
-
-
-def _parse_parameters(parts: SplitResult) -> dict[str, str]:
-    return dict(parse_qsl(parts.query))

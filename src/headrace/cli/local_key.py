@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from headrace.api import audit
 from headrace.api.access import GLOBAL_SCOPE, AccessLevel
 from headrace.api.api_keys import add_key, find_key, find_unrevoked_key_ids, parse_key_id, revoke_key
+from headrace.embedded.data_directory import write_private_file
 from headrace.postgres.connect import Connection
 
 NAME = "local"
@@ -37,15 +37,5 @@ def ensure_local_key(conn: Connection, data_dir: Path, exclusive: bool) -> str:
         audit.record_cli_operation(conn, "key.revoke", GLOBAL_SCOPE, id=lost, name=NAME)
     key_id, text = add_key(conn, NAME, GLOBAL_SCOPE, AccessLevel.ADMIN)
     audit.record_cli_operation(conn, "key.create", GLOBAL_SCOPE, id=key_id, name=NAME, level=AccessLevel.ADMIN.label)
-    _write_private_file(data_dir / FILE, text)
+    write_private_file(data_dir / FILE, f"{text}\n")
     return text
-
-
-def _write_private_file(path: Path, text: str) -> None:
-    fresh = path.with_suffix(".new")
-    fresh.unlink(missing_ok=True)  # an existing file may have other permissions
-    with open(fresh, "x", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-        file.write(f"{text}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
