@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DoctorCheck:
-    """Result of one check."""
-
     check: str
     ok: bool
     found: str

@@ -41,8 +41,6 @@ class SupervisableProcess(Protocol):
 
 @dataclass
 class SupervisedProcess:
-    """State of one supervised process."""
-
     process: SupervisableProcess
     required: bool  # the stack is stopped if this process stays down
     started_at: float = field(default_factory=time.monotonic)

@@ -1,5 +1,3 @@
-"""Settings of alerts."""
-
 # ruff: noqa: RUF009 - `setting` returns a dataclass field, not a shared default value
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Settings of log output."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass
