@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.names import EnvRef
@@ -38,11 +38,11 @@ class MissingCounts:
 def read_points(queries: QueryRunner, tier: Tier, ref: EnvRef, start_s: int, end_s: int, step_s: int) -> HistorySeries:
     query = render_query("environment_points", table=tier.environments)
     window = {"start_s": start_s, "end_s": end_s, "step_s": step_s, "tier_s": tier.seconds}
-    return build_series(queries.run(query, {**_name_parameters(ref), **window}, threads=1))
+    return build_series(queries.run(query, {**asdict(ref), **window}, threads=1))
 
 
 def read_state_before(queries: QueryRunner, ref: EnvRef, start_s: int) -> EnvironmentStateBefore:
-    bound = {**_name_parameters(ref), **compute_before_bounds(start_s)}
+    bound = {**asdict(ref), **compute_before_bounds(start_s)}
     [row] = columns_to_rows(queries.run(render_query("environment_gauges_before"), bound, threads=1))
     return EnvironmentStateBefore(known=bool(row["known"]), gauges=build_gauges(row) if row["at"] else None)
 
@@ -54,10 +54,6 @@ def read_missing_counts(
     of the environment."""
     query = render_query("environment_missing_counts", table=tier.queues)
     window = {"start_s": start_s, "end_s": end_s, "since_s": since_s}
-    [row] = columns_to_rows(queries.run(query, {**_name_parameters(ref), **window}))
+    [row] = columns_to_rows(queries.run(query, {**asdict(ref), **window}))
     missing = zip(COUNT_COLUMN, row["missing"], strict=False)  # empty without rows
     return MissingCounts({op: int(count) for op, count in missing if count}, bool(row["unsure"]))
-
-
-def _name_parameters(ref: EnvRef) -> dict[str, str]:
-    return {"org": ref.org, "project": ref.project, "env": ref.env}

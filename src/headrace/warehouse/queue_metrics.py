@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.model.event import COUNT_COLUMN, Op
@@ -41,13 +41,13 @@ def read_points(
     window = {"start_s": start_s, "end_s": end_s, "step_s": step_s, "tier_s": tier.seconds}
     without = {} if step_s > tier.seconds else {"gap_ages": ""}
     query = render_query("queue_points", table=tier.queues, **without)
-    return build_series(queries.run(query, {**_name_parameters(ref), **window}, threads=1))
+    return build_series(queries.run(query, {**asdict(ref), **window}, threads=1))
 
 
 def read_state_before(queries: QueryRunner, ref: QueueRef, start_s: int) -> QueueStateBefore | None:
     """Return the state of a queue before a window; None if the queue has no history."""
     query = render_query("queue_state_before")
-    rows = columns_to_rows(queries.run(query, {**_name_parameters(ref), **compute_before_bounds(start_s)}, threads=1))
+    rows = columns_to_rows(queries.run(query, {**asdict(ref), **compute_before_bounds(start_s)}, threads=1))
     if not rows:
         return None
     newest = max(rows, key=lambda row: row["at"])
@@ -60,7 +60,7 @@ def read_state_before(queries: QueryRunner, ref: QueueRef, start_s: int) -> Queu
 def read_odometers_after(queries: QueryRunner, ref: QueueRef, end_s: int) -> dict[int, dict[Op, int]]:
     """Return, by epoch, the first odometer readings after a window."""
     found = queries.run(
-        render_query("queue_odometers_after"), {**_name_parameters(ref), **compute_after_bounds(end_s)}, threads=1
+        render_query("queue_odometers_after"), {**asdict(ref), **compute_after_bounds(end_s)}, threads=1
     )
     return {row["epoch"]: odometers_by_op(row["readings"]) for row in columns_to_rows(found)}
 
@@ -93,9 +93,8 @@ def read_top_queues(
 ) -> list[dict[str, Any]]:
     """Return the rows of the query `top_queues`, highest value first."""
     query = render_query("top_queues", table=tier.queues, value=RANKING_SQL[metric])
-    names = {"org": ref.org, "project": ref.project, "env": ref.env}
     window = {"start_s": start_s, "end_s": end_s, "now_ms": now_ms, "limit": limit}
-    return columns_to_rows(queries.run(query, {**names, **window}))
+    return columns_to_rows(queries.run(query, {**asdict(ref), **window}))
 
 
 def read_totals(client: Client, tier: Tier) -> dict[tuple[QueueRef, Op], int]:
@@ -111,7 +110,3 @@ def read_totals(client: Client, tier: Tier) -> dict[tuple[QueueRef, Op], int]:
             for row in rows
             for op, column in COUNT_COLUMN.items()
         }
-
-
-def _name_parameters(ref: QueueRef) -> dict[str, str]:
-    return {"org": ref.org, "project": ref.project, "env": ref.env, "queue": ref.queue}
