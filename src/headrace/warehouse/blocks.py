@@ -7,7 +7,7 @@ derived from the response here, because the error codes are ClickHouse's own.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Literal
@@ -16,7 +16,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, Error, Operati
 from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError
 
 from headrace.errors import HeadraceError, ServiceUnavailable
-from headrace.warehouse.connect import INSERT_SETTINGS, Client
+from headrace.warehouse.connect import AUTH_CODES, INSERT_SETTINGS, Client
 
 if TYPE_CHECKING:
     import pyarrow as pa  # readers need not have it installed
@@ -26,13 +26,30 @@ DEDUPLICATION_WINDOW = 10_000
 
 Reason = Literal["unavailable", "busy", "bad_rows", "too_large", "auth"]
 
+Failure = tuple[Reason, bool]  # the second is True if the rows may have been stored nevertheless
+UNKNOWN_OUTCOME: Failure = ("unavailable", True)
+
 # An error after the first table was written leaves that part in place (a failed view does), so the outcome of an insert
 # that fails is unknown unless the error is one of these, which precede the first write.
-_AUTH = frozenset({192, 193, 194, 497, 516})  # unknown user, wrong password, required password, access, authentication
-_BUSY = frozenset({202})  # too many simultaneous queries
-_NO_TABLE = frozenset({16, 60, 81})  # column, table, database: `headrace migrate` was not run; the rows are valid
-# Rows that cannot be parsed or converted: a retry fails in the same way.
-_BAD_ROWS = frozenset({6, 26, 27, 32, 33, 36, 41, 44, 50, 53, 69, 70, 72, 117, 131, 321, 349, 407, 485, 504, 524})
+FAILURE_BY_CODE: Mapping[int, Failure] = {
+    **dict.fromkeys(AUTH_CODES, ("auth", False)),
+    202: ("busy", False),  # too many simultaneous queries
+    # column, table, database: `headrace migrate` was not run; the rows are valid
+    **dict.fromkeys((16, 60, 81), ("unavailable", False)),
+    # Rows that cannot be parsed or converted: a retry fails in the same way.
+    **dict.fromkeys(
+        (6, 26, 27, 32, 33, 36, 41, 44, 50, 53, 69, 70, 72, 117, 131, 321, 349, 407, 485, 504, 524), ("bad_rows", False)
+    ),
+}
+
+# A response without a ClickHouse error code comes from a proxy, which refused the request or lost the connection to
+# ClickHouse.
+FAILURE_BY_STATUS: Mapping[int, Failure] = {
+    413: ("too_large", False),
+    **dict.fromkeys((401, 403, 407), ("auth", False)),
+    429: ("busy", False),
+    503: ("unavailable", False),
+}
 
 
 class InsertFailed(HeadraceError):
@@ -99,42 +116,16 @@ def to_insert_failed(error: Exception) -> InsertFailed:
     return InsertFailed(f"Insert into ClickHouse failed ({reason}): {error}", reason, outcome_unknown=unclear)
 
 
-def _classify_error(error: Exception) -> tuple[Reason, bool]:
+def _classify_error(error: Exception) -> Failure:
     if isinstance(error, ServiceUnavailable):  # could not connect, so nothing was sent
         return "unavailable", False
     if isinstance(error, Error) and error.code is not None:
-        return _classify_code(error.code)
+        return FAILURE_BY_CODE.get(error.code, UNKNOWN_OUTCOME)
     if status := re.search(r"received HTTP status (\d{3})", str(error)):
-        return _classify_status(int(status[1]))
+        return FAILURE_BY_STATUS.get(int(status[1]), UNKNOWN_OUTCOME)
     if isinstance(error, OperationalError) and _is_never_sent(error.__cause__):
         return "unavailable", False
-    return "unavailable", True
-
-
-def _classify_code(code: int) -> tuple[Reason, bool]:
-    if code in _AUTH:
-        return "auth", False
-    if code in _BUSY:
-        return "busy", False
-    if code in _BAD_ROWS:
-        return "bad_rows", False
-    return "unavailable", code not in _NO_TABLE
-
-
-def _classify_status(status: int) -> tuple[Reason, bool]:
-    """Classify a response without a ClickHouse error code: it comes from a proxy, which refused the request or lost the
-    connection to ClickHouse."""
-    match status:
-        case 413:
-            return "too_large", False
-        case 401 | 403 | 407:
-            return "auth", False
-        case 429:
-            return "busy", False
-        case 503:
-            return "unavailable", False
-        case _:
-            return "unavailable", True
+    return UNKNOWN_OUTCOME
 
 
 def _is_never_sent(cause: BaseException | None) -> bool:

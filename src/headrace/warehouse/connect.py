@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,9 @@ INSERT_SETTINGS: dict[str, Any] = {
     "min_insert_block_size_bytes": 268_402_944,
 }
 
+# Error codes: unknown user, wrong password, required password, access, authentication
+AUTH_CODES = (192, 193, 194, 497, 516)
+
 
 def connect(url: str, database: str = "default", answer_timeout_s: int = 300) -> Client:
     """Return a new client, which must not be shared between threads that run queries at the same time. Raises
@@ -38,6 +41,12 @@ def connect(url: str, database: str = "default", answer_timeout_s: int = 300) ->
         )
     assert isinstance(client, Client), "http is the only protocol of clickhouse_connect"
     return client
+
+
+def query_rows(client: Client, query: str, parameters: dict[str, Any] | None = None) -> Sequence[Sequence[Any]]:
+    """Return the rows of a query's result. Raises ServiceUnavailable."""
+    with translate_errors(client.url):
+        return client.query(query, parameters=parameters).result_rows
 
 
 @contextmanager

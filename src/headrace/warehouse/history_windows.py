@@ -9,7 +9,7 @@ from uuid import uuid4
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from headrace.errors import ServiceUnavailable
-from headrace.warehouse.connect import INSERT_SETTINGS, Client, translate_errors
+from headrace.warehouse.connect import INSERT_SETTINGS, Client, query_rows, translate_errors
 from headrace.warehouse.sql import render_query
 from headrace.warehouse.tiers import TABLES
 
@@ -34,7 +34,8 @@ def allocate_generation(client: Client) -> int:
     """
     me = uuid4().hex
     for _ in range(ATTEMPTS):
-        number = _read_highest(client) + 1
+        [[highest]] = query_rows(client, render_query("highest_generation"))
+        number = int(highest) + 1
         _insert(client, GENERATIONS, {"generation": number, "taken_by": me}, f"generation/{number}")
         if _read_owner(client, number) == me:
             return number
@@ -64,14 +65,8 @@ def remove_superseded(client: Client, start_s: int, end_s: int, generation: int)
         )
 
 
-def _read_highest(client: Client) -> int:
-    with translate_errors(client.url):
-        return int(client.query(render_query("highest_generation")).result_rows[0][0])
-
-
 def _read_owner(client: Client, generation: int) -> str | None:
-    with translate_errors(client.url):
-        rows = client.query(render_query("generation_owner"), parameters={"generation": generation}).result_rows
+    rows = query_rows(client, render_query("generation_owner"), {"generation": generation})
     return str(rows[0][0]) if rows else None
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from headrace.warehouse.connect import Client, translate_errors
+from headrace.warehouse.connect import Client, query_rows
 from headrace.warehouse.query_runner import QueryRunner
 from headrace.warehouse.series import columns_to_rows
 from headrace.warehouse.sql import render_query
@@ -96,15 +96,13 @@ def to_arrow(batch: PipelineBatch) -> pa.Table:
 def read_freshness_since(client: Client, since: datetime) -> Freshness:
     """Return the freshness since a time, weighted by events. Each event counts with the age of the oldest one in its
     batch, so this is an upper bound."""
-    with translate_errors(client.url):
-        p99, total = client.query(render_query("freshness"), parameters={"since": since}).result_rows[0]
+    [[p99, total]] = query_rows(client, render_query("freshness"), {"since": since})
     return Freshness(int(p99) if total else None, int(total))
 
 
 def read_watermark_ms(client: Client) -> int | None:
     """Return the time up to which history is complete for every shard; None: unknown."""
-    with translate_errors(client.url):
-        [[highest]] = client.query(render_query("watermark")).result_rows
+    [[highest]] = query_rows(client, render_query("watermark"))
     return int(highest) or None
 
 

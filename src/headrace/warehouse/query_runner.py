@@ -12,22 +12,13 @@ from uuid import uuid4
 from clickhouse_connect.driver.exceptions import ClickHouseError, DatabaseError, Error
 
 from headrace.errors import HeadraceError, MigrationError, ServiceUnavailable
-from headrace.warehouse.connect import Client, translate_errors
+from headrace.warehouse.connect import AUTH_CODES, Client, translate_errors
 
 log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_S = 10.0
 
 Columns = Mapping[str, Sequence[Any]]
-
-# ClickHouse error codes
-_TOO_SLOW = frozenset({159, 160, 209})  # timeout, too slow, socket timeout
-_CANCELLED = frozenset({394})
-# memory, too many simultaneous queries, rows, bytes, quota; no thread, and the server's own "overloaded"
-_BUSY = frozenset({158, 201, 202, 241, 307, 439, 745})
-_NO_TABLE = frozenset({16, 47, 60, 81})  # column, identifier, table, database
-_AUTH = frozenset({192, 193, 194, 497, 516})  # unknown user, wrong password, required password, access, authentication
-_UNAVAILABLE = frozenset({210, 236, 279, 999})  # network, aborted by a shutdown, no replica, Keeper
 
 
 class HistoryTooSlow(ServiceUnavailable):
@@ -50,6 +41,20 @@ class HistoryMissing(MigrationError):
 class HistoryForbidden(ServiceUnavailable):
     """ClickHouse denied access to history. Correct the user and password in HEADRACE_CLICKHOUSE_URL, or this user's
     grants."""
+
+
+# By ClickHouse error code
+ERRORS: Mapping[int | None, type[HeadraceError]] = {
+    **dict.fromkeys((159, 160, 209), HistoryTooSlow),  # timeout, too slow, socket timeout
+    394: HistoryCancelled,
+    # memory, too many simultaneous queries, rows, bytes, quota; no thread, and the server's own "overloaded"
+    **dict.fromkeys((158, 201, 202, 241, 307, 439, 745), HistoryBusy),
+}
+ERRORS_WITH_DETAIL: Mapping[int | None, type[HeadraceError]] = {
+    **dict.fromkeys((16, 47, 60, 81), HistoryMissing),  # column, identifier, table, database
+    **dict.fromkeys(AUTH_CODES, HistoryForbidden),
+}
+UNAVAILABLE_CODES = frozenset({210, 236, 279, 999})  # network, aborted by a shutdown, no replica, Keeper
 
 
 class QueryRunner:
@@ -97,16 +102,10 @@ def translate_query_errors(url: str) -> Generator[None]:
 
 def _translate_error(error: ClickHouseError) -> HeadraceError | ClickHouseError:
     code = error.code if isinstance(error, Error) else None
-    if code in _TOO_SLOW:
-        return HistoryTooSlow()
-    if code in _CANCELLED:
-        return HistoryCancelled()
-    if code in _BUSY:
-        return HistoryBusy()
-    if code in _NO_TABLE:
-        return HistoryMissing(f"{HistoryMissing()} ({error})")
-    if code in _AUTH:
-        return HistoryForbidden(f"{HistoryForbidden()} ({error})")
-    if code in _UNAVAILABLE or (code is None and isinstance(error, DatabaseError)):  # without a code: sent by a proxy
+    if kind := ERRORS.get(code):
+        return kind()
+    if kind := ERRORS_WITH_DETAIL.get(code):
+        return kind(f"{kind()} ({error})")
+    if code in UNAVAILABLE_CODES or (code is None and isinstance(error, DatabaseError)):  # no code: sent by a proxy
         return ServiceUnavailable(f"ClickHouse is temporarily unavailable. Try again later. ({error})")
     return error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.warehouse.connect import Client, translate_errors
+from headrace.warehouse.connect import Client, query_rows, translate_errors
 from headrace.warehouse.sql import render_query
 
 if TYPE_CHECKING:
@@ -51,9 +51,5 @@ def _read_rows(client: Client, query: str, start_s: int, end_s: int) -> pa.Table
 
 def has_rows(client: Client, start_s: int, end_s: int) -> bool:
     """Return True if any tier has rows in [start, end)."""
-    for tier in TIERS:
-        query = render_query("any_rows", table=tier.queues)
-        with translate_errors(client.url):
-            if client.query(query, parameters={"start_s": start_s, "end_s": end_s}).result_rows:
-                return True
-    return False
+    bounds = {"start_s": start_s, "end_s": end_s}
+    return any(query_rows(client, render_query("any_rows", table=tier.queues), bounds) for tier in TIERS)
