@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 TABLE = "pipeline_coverage_v1"
 HOURS_IN_DETAIL = 20
 """Maximum number of hours with gaps that are read in detail; further hours count as gaps as a whole."""
-HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True)
@@ -112,12 +111,9 @@ def _exclude_backfilled(queries: QueryRunner, gaps: Sequence[CoverageGap]) -> li
     """Remove the parts of gaps within hours that a backfill has rewritten from the archive."""
     rows = columns_to_rows(queries.run(render_query("history_windows"), {}, threads=1))
     windows = [(int(row["start_s"]) * 1000, int(row["end_s"]) * 1000) for row in rows]
-    remaining: list[CoverageGap] = []
-    for gap in gaps:
-        pieces = [gap]
-        for start_ms, end_ms in windows:
-            pieces = [piece for each in pieces for piece in _subtract_window(each, start_ms, end_ms)]
-        remaining += pieces
+    remaining = list(gaps)
+    for start_ms, end_ms in windows:
+        remaining = [piece for gap in remaining for piece in _subtract_window(gap, start_ms, end_ms)]
     return remaining
 
 
