@@ -34,11 +34,10 @@ def present_environment(env: str, history: History) -> bytes:
 
 
 def present_top(env: str, top: QueueRanking) -> bytes:
-    unit = _get_unit(top.metric)
     answer = {
         "environment": env,
         "metric": top.metric,
-        "unit": unit,
+        "unit": _get_unit(top.metric),
         "period": _present_period(top.window),
         "source": _present_source(top.window),
         "queues": [_present_ranked_queue(rank, row, top) for rank, row in enumerate(top.rows, 1)],
@@ -56,7 +55,10 @@ def _render_history(subject: Mapping[str, str], history: History) -> bytes:
         "watermark": None if watermark_ms is None else format_iso_ms(watermark_ms),
         "completeness": _present_completeness(history.completeness),
         "headline": _present_summary(history.headline),
-        "percentiles": _present_range_percentiles(history.headline),
+        "percentiles": {
+            "wait_ms": _present_percentiles(history.headline.wait),
+            "run_ms": _present_percentiles(history.headline.run),
+        },
     }
     parts = timeseries.render_points(window, history.points, watermark_ms, history.unknown)
     # Joined once, because the document may have millions of characters.
@@ -102,10 +104,6 @@ def _present_summary(found: WindowSummary) -> dict[str, Any]:
             "completed_per_s": _present_peak(found.peak_completed_per_s),
         },
     }
-
-
-def _present_range_percentiles(found: WindowSummary) -> dict[str, Any]:
-    return {"wait_ms": _present_percentiles(found.wait), "run_ms": _present_percentiles(found.run)}
 
 
 def _present_percentiles(found: DurationSummary) -> dict[str, Any]:

@@ -38,12 +38,11 @@ class Reconciliation:
 
 def reconcile(states: Collection[OdometerSource], tiers: Mapping[str, Totals], now_ms: int) -> Reconciliation:
     truth = {(state.ref, op): state.odometers.get(op, 0) for state in states for op in Op}
-    kept_ms = {tier.name: tier.kept_s * 1000 for tier in TIERS}
+    kept_since_ms = {tier.name: now_ms - tier.kept_s * 1000 for tier in TIERS}
     difference = 0
     too_old: dict[str, int] = {}
     for tier, counted in tiers.items():
-        kept_since = now_ms - kept_ms[tier]
-        skipped = {state.ref for state in states if state.epoch_ms <= kept_since}
+        skipped = {state.ref for state in states if state.epoch_ms <= kept_since_ms[tier]}
         too_old[tier] = len(skipped)
         compared = (key for key in truth.keys() | counted.keys() if key[0] not in skipped)
         difference += sum(abs(counted.get(key, 0) - truth.get(key, 0)) for key in compared)

@@ -8,7 +8,7 @@ the chosen tier no longer retains the start, the finest tier that does is used.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from headrace.errors import InvalidPeriod
@@ -166,12 +166,12 @@ def _refuse_impossible(start_s: float, end_s: float, now_s: float) -> None:
 
 def _choose_window(requested: _RequestedRange, now_s: float) -> QueryWindow:
     wanted = next(tier for longest_s, tier in DEFAULT_TIERS if requested.length_s <= longest_s or tier is TIERS[-1])
-    for tier in TIERS[TIERS.index(wanted) :]:
-        start, end = requested.align(tier.seconds)
-        if _is_retained(tier, start, now_s) or tier is TIERS[-1]:
-            break
-    else:
-        raise AssertionError("the last tier ends the loop")
+    tier = next(
+        tier
+        for tier in TIERS[TIERS.index(wanted) :]
+        if tier is TIERS[-1] or _is_retained(tier, requested.align(tier.seconds)[0], now_s)
+    )
+    start, end = requested.align(tier.seconds)
     reason = f"{_describe_length(requested)} in steps of {format_duration(tier.seconds)}"
     if tier is not wanted:
         reason = (
@@ -214,9 +214,7 @@ def _clip_to_retention(window: QueryWindow, now_s: float) -> QueryWindow:
     if _is_retained(window.tier, window.start_s, now_s):
         return window
     start = min(_round_up(now_s - window.tier.kept_s, window.step_s), window.end_s - window.step_s)
-    return QueryWindow(
-        window.tier, start, window.end_s, window.step_s, f"{window.reason}; clipped to the start of history"
-    )
+    return replace(window, start_s=start, reason=f"{window.reason}; clipped to the start of history")
 
 
 def _find_coarsest_tier(step_s: int) -> Tier:
@@ -235,11 +233,10 @@ def _parse_duration(text: str) -> int:
 
 
 def _describe_length(requested: _RequestedRange) -> str:
-    longest_s = next((longest for longest, _ in DEFAULT_TIERS[:-1] if requested.length_s <= longest), None)
-    return (
-        f"more than {format_duration(DEFAULT_TIERS[-2][0])}"
-        if longest_s is None
-        else f"up to {format_duration(longest_s)}"
+    lengths_s = [longest_s for longest_s, _ in DEFAULT_TIERS[:-1]]
+    return next(
+        (f"up to {format_duration(longest_s)}" for longest_s in lengths_s if requested.length_s <= longest_s),
+        f"more than {format_duration(lengths_s[-1])}",
     )
 
 

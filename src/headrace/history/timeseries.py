@@ -6,7 +6,7 @@ encoder. All values are numbers, so nothing needs escaping.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 from itertools import chain
@@ -49,8 +49,8 @@ def render_points(
         _render_latency(points),
         _render_percentiles(points),
         _render_concurrency(points),
-        _render_failures(points),
-        _render_moves(points),
+        _render_counts(points, "failures", FAILURE_COLUMNS),
+        [f"{moves}}}" for moves in _render_counts(points, "moves", MOVE_COLUMNS)],
     )
     return list(chain.from_iterable(zip(*sections, strict=True)))
 
@@ -86,14 +86,17 @@ def _format_hour(number: int) -> str:
 
 
 def _render_throughput(points: PointColumns, step_s: int) -> Texts:
-    rate = _TextCache(lambda count: "null" if count == "null" else format_number(count / step_s))
+    @cache
+    def rate(count: Any) -> str:
+        return "null" if count == "null" else format_number(count / step_s)
+
     counts = points.counts
     columns = zip(
         *(_null_to_text(counts[name]) for name in ("enqueue_count", "dequeue_count", "ack_count")), strict=True
     )
     return [
         f'"throughput":{{"enqueued":{enqueued},"dequeued":{dequeued},"completed":{completed},'
-        f'"enqueued_per_s":{rate[enqueued]},"dequeued_per_s":{rate[dequeued]},"completed_per_s":{rate[completed]}}}'
+        f'"enqueued_per_s":{rate(enqueued)},"dequeued_per_s":{rate(dequeued)},"completed_per_s":{rate(completed)}}}'
         for enqueued, dequeued, completed in columns
     ]
 
@@ -136,24 +139,25 @@ def _render_percentiles(points: PointColumns) -> Texts:
 
 def _render_quantiles(points: PointColumns, what: str, counts: Sequence[int]) -> Iterator[str]:
     """Render percentiles per point. Texts are cached, because many points share the same buckets."""
-    text = _TextCache(
-        lambda keys: _render_object(dict(zip(PERCENTILES, map(get_bucket_midpoint_ms, keys), strict=True)))
-    )
+
+    @cache
+    def render_keys(keys: tuple[int, ...]) -> str:
+        return _render_object(dict(zip(PERCENTILES, map(get_bucket_midpoint_ms, keys), strict=True)))
+
     unknown = _render_object(dict.fromkeys(PERCENTILES))
     keys = zip(*(points.percentiles[f"{what}_{name}"] for name in PERCENTILES), strict=True)
-    return (text[each] if count else unknown for each, count in zip(keys, counts, strict=True))
+    return (render_keys(each) if count else unknown for each, count in zip(keys, counts, strict=True))
 
 
 def _render_concurrency(points: PointColumns) -> Texts:
-    def render_state(state: tuple[int | None, int | None, int | None]) -> str:
-        highest, last, limit = state
+    @cache
+    def render_state(highest: int | None, last: int | None, limit: int | None) -> str:
         percent = compute_utilization_pct(highest, limit)
         return '"concurrency":' + _render_object(
             {"max": highest, "last": last, "limit": limit, "utilization_pct": percent}
         )
 
-    text = _TextCache(render_state)
-    return [text[state] for state in zip(points.max_running, points.running, points.limit, strict=True)]
+    return list(map(render_state, points.max_running, points.running, points.limit))
 
 
 def compute_utilization_pct(running: int | None, limit: int | None) -> float | None:
@@ -162,30 +166,14 @@ def compute_utilization_pct(running: int | None, limit: int | None) -> float | N
     return 100 * running / limit if running is not None and limit else None
 
 
-def _render_failures(points: PointColumns) -> Texts:
-    return _render_counts(points, "failures", FAILURE_COLUMNS)
-
-
-def _render_moves(points: PointColumns) -> Texts:
-    return [f"{moves}}}" for moves in _render_counts(points, "moves", MOVE_COLUMNS)]
-
-
 def _render_counts(points: PointColumns, section: str, columns: Mapping[str, str]) -> Texts:
     """Render counts per point. Texts are cached, because most points have only zeros."""
-    text = _TextCache(lambda counts: f'"{section}":' + _render_object(dict(zip(columns, counts, strict=True))))
-    return [text[counts] for counts in zip(*(points.counts[column] for column in columns.values()), strict=True)]
 
+    @cache
+    def render_counts(*counts: int) -> str:
+        return f'"{section}":' + _render_object(dict(zip(columns, counts, strict=True)))
 
-class _TextCache(dict[Any, str]):
-    """Dictionary that computes missing values with `make`."""
-
-    def __init__(self, make: Callable[[Any], str]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, key: Any) -> str:
-        self[key] = text = self._make(key)
-        return text
+    return list(map(render_counts, *(points.counts[column] for column in columns.values())))
 
 
 def _render_object(values: Mapping[str, float | None]) -> str:
