@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
@@ -27,7 +26,6 @@ MAX_UINT32 = 2**32 - 1  # maximum of a UInt32 column
 MAX_VALUE = 2**62
 
 NAMES = ("organization_id", "project_id", "environment_id", "queue_name")
-_EVENT_NAMES = ("org", "project", "env", "queue")
 COUNTS = tuple(COUNT_COLUMN.values())
 HIGHS = (
     *("max_queue_length", "max_cold_queue_length", "max_concurrency_current", "max_env_queue_length"),
@@ -43,7 +41,6 @@ HISTOGRAMS = ("wait_histogram", "run_histogram")
 
 _LAST_TYPE = pa.struct([("at", pa.int64()), *((name, pa.int64()) for name in LAST)])
 _MAP_TYPE = pa.map_(pa.int16(), pa.int64())
-_ODOMETERS_TYPE = pa.map_(pa.int16(), pa.int64())
 
 SCHEMA = pa.schema(
     [
@@ -52,9 +49,7 @@ SCHEMA = pa.schema(
         ("epoch", pa.int64()),
         *((name, pa.int64()) for name in (*COUNTS, *HIGHS, *SUMS)),
         ("last", _LAST_TYPE),
-        *((name, _MAP_TYPE) for name in HISTOGRAMS),
-        ("first_odometers", _ODOMETERS_TYPE),
-        ("last_odometers", _ODOMETERS_TYPE),
+        *((name, _MAP_TYPE) for name in (*HISTOGRAMS, "first_odometers", "last_odometers")),
     ]
 )
 
@@ -87,27 +82,17 @@ class PartialSums:
     sums: Ints
     at: Ints  # packed entry id of the newest event
     last: Ints
-    odometers: OdometerEntries
-    histograms: Sequence[HistogramEntries]
+    histograms: Sequence[MapEntries]
+    odometers: MapEntries  # by verb: the lowest and the highest reading
 
 
 @dataclass
-class HistogramEntries:
-    """Entries of a map column: row, key, count."""
+class MapEntries:
+    """Entries of map columns with equal keys: row, key, and one value per column."""
 
     row: Ints
     key: Ints
-    count: Ints
-
-
-@dataclass
-class OdometerEntries:
-    """Entries of the two odometer columns: row, verb, and the lowest and highest reading."""
-
-    row: Ints
-    verb: Ints
-    first: Ints
-    last: Ints
+    values: Sequence[Ints]
 
 
 def bucketize(events: pa.Table) -> pa.Table:
@@ -138,7 +123,7 @@ def aggregate_environments(rows: pa.Table) -> pa.Table:
     queues = _from_table(rows.take(np.lexsort(gauges)))
     no_queue = pa.array([""]).take(pa.array(np.zeros(rows.num_rows, np.int64)))
     keys = queues.keys.set_column(NAMES.index("queue_name"), "queue_name", no_queue)
-    return _to_environments(_combine(replace(queues, keys=keys, epoch=np.zeros(rows.num_rows, np.int64))))
+    return _to_environments(_to_table(_combine(replace(queues, keys=keys, epoch=np.zeros(rows.num_rows, np.int64)))))
 
 
 # Reading --------------------------------------------------------------------------------------------
@@ -157,7 +142,7 @@ def _from_events(events: pa.Table) -> PartialSums:
     age = np.where(oldest > 0, np.maximum(at_ms - oldest, 0), 0)
     waits, runs = _read_durations(events, "waits"), _read_durations(events, "runs")
     return PartialSums(
-        keys=events.select(list(_EVENT_NAMES)).rename_columns(list(NAMES)),
+        keys=events.select(["org", "project", "env", "queue"]).rename_columns(list(NAMES)),
         bucket=at_ms // (BUCKET_S * 1000) * BUCKET_S,
         epoch=_read_ints(events, "epoch"),
         counts=counts,
@@ -176,8 +161,8 @@ def _from_events(events: pa.Table) -> PartialSums:
                 *(gauges["env_depth"], gauges["env_running"], _read_ints(events, "env_limit", -1)),
             ]
         ),
-        odometers=_read_odometers(events, verb, n),
         histograms=[waits.to_histogram_entries(), runs.to_histogram_entries()],
+        odometers=_read_odometers(events, verb, n),
     )
 
 
@@ -194,12 +179,12 @@ class EventDurations:
         np.add.at(total, self.row, self.value)
         return total, np.bincount(self.row, minlength=rows).astype(np.int64)
 
-    def to_histogram_entries(self) -> HistogramEntries:
+    def to_histogram_entries(self) -> MapEntries:
         """Return the values as entries of a histogram; see model/histogram.py."""
         key = np.full(len(self.value), ZERO_BUCKET, np.int64)
         positive = self.value > 0
         key[positive] = np.ceil(BUCKETS_PER_DOUBLING * np.log2(self.value[positive])).astype(np.int64)
-        return HistogramEntries(self.row, key, np.ones(len(key), np.int64))
+        return MapEntries(self.row, key, [np.ones(len(key), np.int64)])
 
 
 def _read_durations(events: pa.Table, name: str) -> EventDurations:
@@ -207,21 +192,17 @@ def _read_durations(events: pa.Table, name: str) -> EventDurations:
     return EventDurations(row, np.maximum(value, 0))
 
 
-def _read_odometers(events: pa.Table, verb: Ints, n: Ints) -> OdometerEntries:
+def _read_odometers(events: pa.Table, verb: Ints, n: Ints) -> MapEntries:
     """Return the lowest and highest odometer reading per event and verb. A counted event advances its odometer by n; a
     resync only reports readings, so what they exceed the counts by was lost."""
-    moved = np.flatnonzero((verb >= 0) & _valid_mask(events, "odometer"))
+    moved = np.flatnonzero((verb >= 0) & pc.is_valid(events["odometer"]).to_numpy())
     after = _read_ints(events, "odometer")[moved]
     row, reading = _read_list_entries(events, "odometers")
     place = np.arange(len(row)) - np.searchsorted(row, row)  # index within its list, which is in the order of COUNTS
     known = place < len(COUNTS)
     row, place, reading = row[known], place[known], reading[known]
-    return OdometerEntries(
-        np.r_[moved, row],
-        np.r_[verb[moved], place],
-        np.r_[np.maximum(after - n[moved], 0), reading],
-        np.r_[after, reading],
-    )
+    lowest, highest = np.r_[np.maximum(after - n[moved], 0), reading], np.r_[after, reading]
+    return MapEntries(np.r_[moved, row], np.r_[verb[moved], place], [lowest, highest])
 
 
 def _read_list_entries(events: pa.Table, name: str) -> tuple[Ints, Ints]:
@@ -246,28 +227,19 @@ def _clamped_ints(events: pa.Table, name: str, most: int) -> Ints:
     return np.clip(_read_ints(events, name), 0, most)
 
 
-def _valid_mask(events: pa.Table, name: str) -> npt.NDArray[np.bool_]:
-    return pc.is_valid(events[name]).to_numpy()
-
-
 def _from_table(table: pa.Table) -> PartialSums:
     last = table["last"].combine_chunks()
-    first_row, first_verb, first = _read_map_entries(table["first_odometers"])
-    _, _, highest = _read_map_entries(table["last_odometers"])
-    bucket = table["bucket_start"].cast(pa.int64()).to_numpy()
     return PartialSums(
         keys=table.select(list(NAMES)),
-        bucket=bucket,
+        bucket=table["bucket_start"].cast(pa.int64()).to_numpy(),
         epoch=_read_ints(table, "epoch"),
         counts=_stack_columns(table, COUNTS),
         highs=_stack_columns(table, HIGHS),
         sums=_stack_columns(table, SUMS),
         at=last.field("at").to_numpy(zero_copy_only=False).astype(np.int64),
         last=np.column_stack([last.field(name).to_numpy(zero_copy_only=False) for name in LAST]).astype(np.int64),
-        odometers=OdometerEntries(
-            first_row, first_verb, first, highest
-        ),  # both maps have the same keys, in the same order
-        histograms=[HistogramEntries(*_read_map_entries(table[name])) for name in HISTOGRAMS],
+        histograms=[_read_map_entries(table[name]) for name in HISTOGRAMS],
+        odometers=_read_map_entries(table["first_odometers"], table["last_odometers"]),
     )
 
 
@@ -275,14 +247,12 @@ def _stack_columns(table: pa.Table, names: Sequence[str]) -> Ints:
     return np.column_stack([_read_ints(table, name) for name in names])
 
 
-def _read_map_entries(column: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
-    """Return rows, keys and values of all entries of a map column."""
-    maps = column.combine_chunks()
-    if isinstance(maps, pa.ChunkedArray):
-        maps = pa.concat_arrays(maps.chunks) if maps.num_chunks else pa.array([], column.type)
-    lengths = np.diff(maps.offsets.to_numpy())
-    rows = np.repeat(np.arange(len(maps)), lengths)
-    return rows, maps.keys.to_numpy().astype(np.int64), maps.items.to_numpy().astype(np.int64)
+def _read_map_entries(*columns: pa.ChunkedArray) -> MapEntries:
+    """Return all entries of map columns, whose rows have equal keys in the same order."""
+    maps = [column.combine_chunks() for column in columns]
+    row = np.repeat(np.arange(len(maps[0])), np.diff(maps[0].offsets.to_numpy()))
+    values = [each.items.to_numpy().astype(np.int64) for each in maps]
+    return MapEntries(row, maps[0].keys.to_numpy().astype(np.int64), values)
 
 
 # Aggregation ----------------------------------------------------------------------------------------
@@ -291,15 +261,14 @@ def _read_map_entries(column: pa.ChunkedArray) -> tuple[Ints, Ints, Ints]:
 def _combine(rows: PartialSums) -> PartialSums:
     """Combine rows to one per key, epoch and bucket. Every column is a sum, a maximum or the newest value of a
     group."""
+    if not len(rows.bucket):
+        return rows
     group, heads = _find_groups(rows)
-    size = len(heads)
     order = np.lexsort((rows.at, group))  # by group, and within it by time
-    starts = np.flatnonzero(np.r_[True, np.diff(group[order]) > 0]) if len(order) else np.zeros(0, np.int64)
-    newest = order[np.r_[starts[1:], len(order)] - 1] if len(order) else order
+    starts = np.flatnonzero(np.r_[True, np.diff(group[order]) > 0])
+    newest = order[np.r_[starts[1:], len(order)] - 1]
 
     def reduced(operation: Any, values: Ints) -> Ints:
-        if not size:
-            return values[:0]
         return operation.reduceat(values[order], starts, axis=0)
 
     return PartialSums(
@@ -311,8 +280,8 @@ def _combine(rows: PartialSums) -> PartialSums:
         sums=reduced(np.add, rows.sums),
         at=rows.at[newest],
         last=rows.last[newest],
-        odometers=_combine_odometers(rows.odometers, group),
-        histograms=[_combine_samples(samples, group) for samples in rows.histograms],
+        histograms=[_combine_entries(entries, group, np.add) for entries in rows.histograms],
+        odometers=_combine_entries(rows.odometers, group, np.minimum, np.maximum),
     )
 
 
@@ -321,14 +290,10 @@ def _find_groups(rows: PartialSums) -> tuple[Ints, Ints]:
     codes: list[Ints] = []
     for name in NAMES:
         encoded = rows.keys[name].combine_chunks().dictionary_encode()
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.combine_chunks()
         # Ranked, so that the order of groups does not depend on which name came first.
         rank = np.argsort(np.argsort(encoded.dictionary.to_numpy(zero_copy_only=False).astype(str)))
-        codes.append(rank[encoded.indices.to_numpy()] if len(encoded) else np.zeros(0, np.int64))
+        codes.append(rank[encoded.indices.to_numpy()])
     columns = [*codes, rows.bucket, rows.epoch]
-    if not len(rows.bucket):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     order = np.lexsort(columns[::-1])
     changed = np.zeros(len(order), bool)
     changed[0] = True
@@ -339,70 +304,55 @@ def _find_groups(rows: PartialSums) -> tuple[Ints, Ints]:
     return group, order[changed]
 
 
-def _combine_samples(samples: HistogramEntries, group: Ints) -> HistogramEntries:
-    row, key, starts, order = _group_by_row_and_key(group[samples.row], samples.key)
-    count = np.add.reduceat(samples.count[order], starts) if len(starts) else samples.count[:0]
-    return HistogramEntries(row, key, count)
-
-
-def _combine_odometers(odometers: OdometerEntries, group: Ints) -> OdometerEntries:
-    row, verb, starts, order = _group_by_row_and_key(group[odometers.row], odometers.verb)
-    if not len(starts):
-        return OdometerEntries(row, verb, odometers.first[:0], odometers.last[:0])
-    first = np.minimum.reduceat(odometers.first[order], starts)
-    return OdometerEntries(row, verb, first, np.maximum.reduceat(odometers.last[order], starts))
-
-
-def _group_by_row_and_key(row: Ints, key: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the distinct rows and keys in order, where each pair starts in the sorted entries, and the sort order."""
-    order = np.lexsort((key, row))
-    if not len(order):
-        return row[:0], key[:0], order, order
-    sorted_row, sorted_key = row[order], key[order]
-    starts = np.flatnonzero(np.r_[True, (np.diff(sorted_row) != 0) | (np.diff(sorted_key) != 0)])
-    return sorted_row[starts], sorted_key[starts], starts, order
+def _combine_entries(entries: MapEntries, group: Ints, *operations: Any) -> MapEntries:
+    """Combine the entries with the same group and key, the values of each column by its operation."""
+    if not len(entries.row):
+        return entries
+    row = group[entries.row]
+    order = np.lexsort((entries.key, row))
+    row, key = row[order], entries.key[order]
+    starts = np.flatnonzero(np.r_[True, (np.diff(row) != 0) | (np.diff(key) != 0)])
+    values = [
+        operation.reduceat(column[order], starts) for operation, column in zip(operations, entries.values, strict=True)
+    ]
+    return MapEntries(row[starts], key[starts], values)
 
 
 # Writing --------------------------------------------------------------------------------------------
 
 
 def _to_table(rows: PartialSums) -> pa.Table:
-    size = len(rows.bucket)
-    last = pa.StructArray.from_arrays(
-        [pa.array(rows.at), *(pa.array(rows.last[:, i]) for i in range(len(LAST)))], fields=list(_LAST_TYPE)
-    )
-    odometers = rows.odometers
+    maps = (*rows.histograms, rows.odometers)
     arrays: list[Any] = [
         *(rows.keys[name].combine_chunks() for name in NAMES),
         pa.array(rows.bucket).cast(pa.timestamp("s", "UTC")),
         pa.array(rows.epoch),
-        *(pa.array(rows.counts[:, i]) for i in range(len(COUNTS))),
-        *(pa.array(rows.highs[:, i]) for i in range(len(HIGHS))),
-        *(pa.array(rows.sums[:, i]) for i in range(len(SUMS))),
-        last,
-        *(_build_map_array(size, samples.row, samples.key, samples.count) for samples in rows.histograms),
-        _build_map_array(size, odometers.row, odometers.verb, odometers.first),
-        _build_map_array(size, odometers.row, odometers.verb, odometers.last),
+        *_split_columns(rows.counts),
+        *_split_columns(rows.highs),
+        *_split_columns(rows.sums),
+        pa.StructArray.from_arrays([pa.array(rows.at), *_split_columns(rows.last)], fields=list(_LAST_TYPE)),
+        *(array for entries in maps for array in _build_map_arrays(len(rows.bucket), entries)),
     ]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
-def _to_environments(rows: PartialSums) -> pa.Table:
-    size = len(rows.bucket)
-    gauges = [pa.array(rows.last[:, LAST.index(name)]) for name in ENVIRONMENT_LAST.values()]
-    arrays: list[Any] = [
-        *(rows.keys[name].combine_chunks() for name in ENVIRONMENT_NAMES),
-        pa.array(rows.bucket).cast(pa.timestamp("s", "UTC")),
-        *(pa.array(rows.counts[:, i]) for i in range(len(COUNTS))),
-        *(pa.array(rows.highs[:, HIGHS.index(name)]) for name in ENVIRONMENT_HIGHS.values()),
-        *(pa.array(rows.sums[:, i]) for i in range(len(SUMS))),
-        pa.StructArray.from_arrays([pa.array(rows.at), *gauges], fields=list(_ENVIRONMENT_LAST_TYPE)),
-        *(_build_map_array(size, samples.row, samples.key, samples.count) for samples in rows.histograms),
-    ]
-    return pa.Table.from_arrays(arrays, schema=ENVIRONMENT_SCHEMA)
+def _split_columns(matrix: Ints) -> list[pa.Array]:
+    return [pa.array(matrix[:, i]) for i in range(matrix.shape[1])]
 
 
-def _build_map_array(size: int, row: Ints, key: Ints, value: Ints) -> pa.Array:
-    """Build a map column; entries must be in the order of their rows."""
-    offsets = np.r_[0, np.cumsum(np.bincount(row, minlength=size))].astype(np.int32)
-    return pa.MapArray.from_arrays(pa.array(offsets), pa.array(key.astype(np.int16)), pa.array(value))
+def _to_environments(table: pa.Table) -> pa.Table:
+    """Return rows of queues, of which there is one per environment and bucket, as rows of environments."""
+    last = table["last"].combine_chunks()
+    gauges = [last.field(name) for name in ("at", *ENVIRONMENT_LAST.values())]
+    columns = {
+        **{name: table[ENVIRONMENT_HIGHS.get(name, name)] for name in ENVIRONMENT_SCHEMA.names},
+        "last": pa.StructArray.from_arrays(gauges, fields=list(_ENVIRONMENT_LAST_TYPE)),
+    }
+    return pa.Table.from_pydict(columns, schema=ENVIRONMENT_SCHEMA)
+
+
+def _build_map_arrays(size: int, entries: MapEntries) -> list[pa.Array]:
+    """Build map columns; entries must be in the order of their rows."""
+    offsets = np.r_[0, np.cumsum(np.bincount(entries.row, minlength=size))].astype(np.int32)
+    key = pa.array(entries.key.astype(np.int16))
+    return [pa.MapArray.from_arrays(pa.array(offsets), key, pa.array(value)) for value in entries.values]
