@@ -11,11 +11,11 @@ from uuid import uuid4
 import pyarrow as pa
 
 from bench.pipeline_stream import SHARDS, Segment
+from headrace.pipeline.arrow import to_payload
 from headrace.pipeline.buckets import bucketize, merge
 from headrace.pipeline.clickhouse_destination import TABLE, ClickHouseDestination
 from headrace.pipeline.decode import decode
 from headrace.pipeline.partition import CHUNK_EVENTS
-from headrace.pipeline.payload import to_payload
 from headrace.pipeline.source import PAGE
 from headrace.queue import keys
 from headrace.spool.record import SpoolRecord

@@ -29,7 +29,7 @@ from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.model.time import format_iso_ms
 from headrace.pipeline import clickhouse_destination
-from headrace.pipeline.archive import HOUR_MS, ArchiveWriter, compact_and_expire
+from headrace.pipeline.archive import HOUR_MS, Archive, compact_and_expire
 from headrace.pipeline.audit import HistoryAudit, audit, compare_hour
 from headrace.pipeline.backfill import SETTLE_S, BackfillResult, backfill
 from headrace.pipeline.buckets import bucketize, merge
@@ -125,7 +125,7 @@ def place(spark: SparkSession, clickhouse_url: str, warehouse: Client, tmp_path:
 def follow(uri: str, events: pa.Table, end_ms: int = WINDOW.end_ms) -> None:
     """Archive events after the window, so that the archive is known to be complete."""
     tick = {"shard": events["shard"][0].as_py(), "seq": events["seq"][-1].as_py() + 1, "at_ms": end_ms, "op": TICK}
-    ArchiveWriter(uri).write(event_table(tick))
+    Archive(uri).write(event_table(tick))
 
 
 def stream(client: Client, uri: str, events: pa.Table, batches: int = 5) -> None:
@@ -133,7 +133,7 @@ def stream(client: Client, uri: str, events: pa.Table, batches: int = 5) -> None
     size = -(-len(events) // batches)
     for start in range(0, len(events), size):
         batch = events.slice(start, size)
-        ArchiveWriter(uri).write(batch)
+        Archive(uri).write(batch)
         insert_rows(client, bucketize(batch), f"{batch['shard'][0]}/{start}")
 
 
@@ -372,7 +372,7 @@ def test_overlapping_files_count_each_event_once(place: Place) -> None:
     """Simulates batches that Spark planned again, longer."""
     for events in EVENTS:
         for start, end in ((0, 90), (30, 200), (100, 250)):
-            ArchiveWriter(place.uri).write(events.slice(start, end - start))
+            Archive(place.uri).write(events.slice(start, end - start))
     assert place.audit().equal
     compact_and_expire(place.uri, NOW_MS, 30, WINDOW.end_ms)
     assert place.audit().equal
@@ -385,19 +385,19 @@ def test_history_that_the_archive_does_not_hold_is_not_erased(place: Place, tmp_
     with pytest.raises(ArchiveIncomplete, match="every event"):
         empty.backfill()
     late = replace(place, uri=str(tmp_path / "late"))
-    ArchiveWriter(late.uri).write(EVENTS[0].slice(50))
+    Archive(late.uri).write(EVENTS[0].slice(50))
     with pytest.raises(ArchiveIncomplete, match="events before the first one of shard 0"):
         late.backfill()
     torn = replace(place, uri=str(tmp_path / "torn"))
     for part in (EVENTS[0].slice(0, 50), EVENTS[0].slice(60), EVENTS[1]):
-        ArchiveWriter(torn.uri).write(part)
+        Archive(torn.uri).write(part)
     with pytest.raises(ArchiveIncomplete, match="10 events within it"):
         torn.backfill()
     gone = replace(place, uri=str(tmp_path / "gone"))
     hour_of = EVENTS[0]["at_ms"].to_numpy() // HOUR_MS
     second = int((hour_of == hour_of[0]).sum())
     for part in (EVENTS[0].slice(0, second - 3), EVENTS[0].slice(second), EVENTS[1]):
-        ArchiveWriter(gone.uri).write(part)
+        Archive(gone.uri).write(part)
     with pytest.raises(ArchiveIncomplete, match="events after the last one of shard 0"):
         gone.backfill(ReplayWindow(START + HOUR_MS, START + 2 * HOUR_MS))  # archiving ended within this hour
     for events in EVENTS:
@@ -445,7 +445,7 @@ def test_a_backfill_of_real_streams_agrees_with_the_queues(
     last = max(events["at_ms"][-1].as_py() for events in archived)
     window = ReplayWindow(first // HOUR_MS * HOUR_MS, (last // HOUR_MS + 1) * HOUR_MS)
     for events in archived:
-        ArchiveWriter(uri).write(events)
+        Archive(uri).write(events)
         follow(uri, events, window.end_ms)
 
     def difference() -> int:

@@ -19,7 +19,7 @@ from headrace.cli.spool_options import (
     find_spool_path,
     read_memory_limit,
 )
-from headrace.pipeline.payload import to_payload
+from headrace.pipeline.arrow import to_payload
 from headrace.settings import load_settings
 from headrace.spool.options import SpoolOptions
 from headrace.spool.spool import Spool

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.history.reconcile import Reconciliation, read_totals, reconcile
@@ -21,9 +23,9 @@ from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.pipeline.job import open_pipeline
 from headrace.pipeline.options import IN_ORDER, PipelineOptions
-from headrace.pipeline.partition import summarise_events
+from headrace.pipeline.partition import PartitionPlan, collect_summaries, summarise
 from headrace.pipeline.sink import compute_token
-from headrace.pipeline.summary import merge_by_shard, merge_rows
+from headrace.pipeline.summary import SUMMARY, PartitionSummary, merge_by_shard, merge_rows
 from headrace.queue import keys
 from headrace.queue.client import SyncClient
 from headrace.queue.scripts import Stubs
@@ -177,6 +179,15 @@ def test_a_lost_checkpoint_counts_nothing_twice(
 
 def events(spark: SparkSession, *changes: dict[str, Any]) -> Any:
     return spark.createDataFrame(event_table(*changes))
+
+
+def summarise_events(events: DataFrame) -> list[PartitionSummary]:
+    """Run a Spark job on events; return one summary per partition."""
+
+    def summarised(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return summarise(batches, PartitionPlan())
+
+    return collect_summaries(events.mapInArrow(summarised, from_arrow_schema(SUMMARY)))
 
 
 def collect_rows(found: DataFrame) -> list[dict[str, Any]]:

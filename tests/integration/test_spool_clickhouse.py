@@ -20,8 +20,8 @@ import pytest
 
 from headrace.model.event import Op
 from headrace.pipeline import clickhouse_destination
+from headrace.pipeline.arrow import to_payload
 from headrace.pipeline.clickhouse_destination import ClickHouseDestination
-from headrace.pipeline.payload import to_payload
 from headrace.runtime.backoff import Backoff
 from headrace.spool.exporter import Exporter, ExporterOptions
 from headrace.spool.options import SpoolOptions

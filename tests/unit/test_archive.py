@@ -22,12 +22,11 @@ from headrace.pipeline.archive import (
     Archive,
     ArchiveFileName,
     ArchiveFileSlice,
-    ArchiveWriter,
     compact_and_expire,
     select_slices,
 )
 from headrace.pipeline.decode import SCHEMA
-from headrace.pipeline.replay import ContinuityCheck, ReplayedHour, read_shard
+from headrace.pipeline.replay import ReplayedHour, describe_missing, read_shard
 from tests.events import event_table
 
 START = 1_800_000_000_000  # 2027-01-15T08:00:00Z
@@ -54,7 +53,7 @@ def read_seconds(root: Path, hour_ms: int = START, shard: int = 0) -> list[float
 
 
 def test_an_hour_has_files_of_its_own_named_by_what_they_hold(tmp_path: Path) -> None:
-    ArchiveWriter(str(tmp_path)).write(events(0, 1, 3599.999, 3600, shard=3))
+    Archive(str(tmp_path)).write(events(0, 1, 3599.999, 3600, shard=3))
     first, last, next_hour = (at << 20 for at in (START, START + 3_599_999, START + HOUR_MS))
     assert files(tmp_path) == [
         f"date=2027-01-15/hour=08/shard-00003-{first:020d}-{last:020d}.parquet",
@@ -67,14 +66,14 @@ def test_an_hour_has_files_of_its_own_named_by_what_they_hold(tmp_path: Path) ->
 
 def test_events_come_back_as_they_were_decoded(tmp_path: Path) -> None:
     whole = event_table({"op": "dequeue", "waits": [3, 0], "limit": 4, "org": "ü/\n"}, {"at_seq": 1, "waits": None})
-    ArchiveWriter(str(tmp_path)).write(whole)
+    Archive(str(tmp_path)).write(whole)
     found = pa.Table.from_batches(Archive(str(tmp_path)).read_events(START, 0))
     assert found.schema == SCHEMA
     assert found.to_pylist() == whole.to_pylist()
 
 
 def test_the_archive_has_no_column_of_unreadable_entries(tmp_path: Path) -> None:
-    ArchiveWriter(str(tmp_path)).write(events(0))
+    Archive(str(tmp_path)).write(events(0))
     [file] = tmp_path.rglob("*.parquet")
     written = pyarrow.parquet.read_schema(file)
     assert written.names == EVENTS.names
@@ -82,20 +81,20 @@ def test_the_archive_has_no_column_of_unreadable_entries(tmp_path: Path) -> None
 
 
 def test_nothing_makes_no_file(tmp_path: Path) -> None:
-    ArchiveWriter(str(tmp_path)).write(events(0).slice(1))
+    Archive(str(tmp_path)).write(events(0).slice(1))
     assert files(tmp_path) == []
 
 
 def test_the_same_events_make_the_same_file_once(tmp_path: Path) -> None:
-    ArchiveWriter(str(tmp_path)).write(events(0, 1))
+    Archive(str(tmp_path)).write(events(0, 1))
     [before] = tmp_path.rglob("*.parquet")
     stamp = os.stat(before).st_mtime_ns
-    ArchiveWriter(f"file://{tmp_path}").write(events(0, 1))
+    Archive(f"file://{tmp_path}").write(events(0, 1))
     assert [os.stat(path).st_mtime_ns for path in tmp_path.rglob("*.parquet")] == [stamp]
 
 
 def test_a_longer_replay_counts_each_event_once(tmp_path: Path) -> None:
-    writer = ArchiveWriter(str(tmp_path))
+    writer = Archive(str(tmp_path))
     for part in (events(0, 1, 2), events(0, 1, 2, 3), events(2, 3, 4), events(9)):
         writer.write(part)
     assert read_seconds(tmp_path) == [0, 1, 2, 3, 4, 9]
@@ -107,7 +106,7 @@ def test_a_crash_while_writing_leaves_no_file_that_counts(tmp_path: Path, monkey
 
     monkeypatch.setattr(archive, "_sync", die)
     with pytest.raises(KeyboardInterrupt):
-        ArchiveWriter(str(tmp_path)).write(events(0))
+        Archive(str(tmp_path)).write(events(0))
     assert files(tmp_path) == []
 
 
@@ -153,7 +152,7 @@ def test_names_are_exact_within_a_millisecond() -> None:
 def test_events_of_a_clock_that_was_set_back_are_archived_once(tmp_path: Path) -> None:
     """Regression: files of later milliseconds were treated as covered by the previous one, and a third of the files of
     one millisecond as already written."""
-    writer = ArchiveWriter(str(tmp_path))
+    writer = Archive(str(tmp_path))
     ids = [(0, 3 * 2**20), (0, 3 * 2**20 + 1), (0, 2**39), (0, 2**39 + 1), (1, 0), (2, 0), (3, 1)]
     for seq, (ms, at_seq) in enumerate(ids, 1):
         writer.write(event_table({"at_ms": START + ms, "at_seq": at_seq, "seq": seq}))
@@ -164,7 +163,7 @@ def test_events_of_a_clock_that_was_set_back_are_archived_once(tmp_path: Path) -
 
 
 def test_closed_hours_become_one_file_per_shard(tmp_path: Path) -> None:
-    writer = ArchiveWriter(str(tmp_path))
+    writer = Archive(str(tmp_path))
     for part in (events(0, 1), events(1, 2), events(5, shard=1), events(3700), events(3800)):
         writer.write(part)
     compact_and_expire(str(tmp_path), START + HOUR_MS, 30, START + HOUR_MS)
@@ -182,7 +181,7 @@ def test_tidying_that_was_interrupted_counts_nothing_twice(
     tmp_path: Path, removed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Simulates a kill after the compacted file was written and some of the others were removed."""
-    writer = ArchiveWriter(str(tmp_path))
+    writer = Archive(str(tmp_path))
     for part in (events(0, 1), events(2), events(3, 4)):
         writer.write(part)
     left = removed
@@ -207,7 +206,7 @@ def test_tidying_that_was_interrupted_counts_nothing_twice(
 
 
 def test_dates_past_their_time_are_removed(tmp_path: Path) -> None:
-    writer = ArchiveWriter(str(tmp_path))
+    writer = Archive(str(tmp_path))
     for day in (0, 1, 2):
         writer.write(events(day * DAY_MS // 1000))
     last_of_first_day = START - START % DAY_MS + DAY_MS
@@ -218,7 +217,7 @@ def test_dates_past_their_time_are_removed(tmp_path: Path) -> None:
 
 
 def test_what_a_crash_left_unfinished_is_removed_in_time(tmp_path: Path) -> None:
-    ArchiveWriter(str(tmp_path)).write(events(0))
+    Archive(str(tmp_path)).write(events(0))
     [whole] = files(tmp_path)
     unfinished = tmp_path / Path(whole).parent / ".shard-00000-x.parquet.ab"
     unfinished.write_bytes(b"PAR1")
@@ -230,7 +229,7 @@ def test_what_a_crash_left_unfinished_is_removed_in_time(tmp_path: Path) -> None
 
 
 def test_a_damaged_file_does_not_stop_the_tidying_of_others(tmp_path: Path) -> None:
-    writer = ArchiveWriter(str(tmp_path))
+    writer = Archive(str(tmp_path))
     for part in (events(0), events(1), events(5, shard=1), events(6, shard=1)):
         writer.write(part)
     (tmp_path / files(tmp_path)[0]).write_bytes(b"no parquet")
@@ -247,7 +246,7 @@ def test_an_archive_that_is_not_there_is_empty(tmp_path: Path) -> None:
 
 
 def test_the_numbers_around_an_hour(tmp_path: Path) -> None:
-    writer = ArchiveWriter(str(tmp_path))
+    writer = Archive(str(tmp_path))
     writer.write(events(0, 10, 3600, 3601))
     writer.write(events(20, shard=1))
     around = [Archive(str(tmp_path)).read_adjacent_seqs(START + hours * HOUR_MS) for hours in (-1, 0, 1, 2)]
@@ -268,7 +267,7 @@ def test_columns_that_an_older_release_did_not_write_are_unknown(tmp_path: Path)
 def test_files_compacted_during_a_read_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = str(tmp_path)
     for part in (events(0, 1), events(2), events(3, 4)):
-        ArchiveWriter(uri).write(part)
+        Archive(uri).write(part)
     names = Archive.list_names
     looks: list[int] = []
 
@@ -287,7 +286,7 @@ def test_files_compacted_during_a_read_are_found_again(tmp_path: Path, monkeypat
 def test_files_next_to_an_hour_may_be_compacted_during_a_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = str(tmp_path)
     for part in (events(0), events(0, 1)[1:], events(0, 1, 3600)[2:], events(0, 1, 3600, 7200)[3:]):
-        ArchiveWriter(uri).write(part)
+        Archive(uri).write(part)
     seq_in = Archive.__dict__["_read_seq"]
 
     def tidied_meanwhile(self: Archive, path: str, place: int) -> int:
@@ -296,13 +295,13 @@ def test_files_next_to_an_hour_may_be_compacted_during_a_read(tmp_path: Path, mo
 
     monkeypatch.setattr(Archive, "_read_seq", tidied_meanwhile)
     hour = ReplayedHour(START + HOUR_MS, SCHEMA.empty_table(), 1, 0, {0: (3, 3)})
-    assert ContinuityCheck(uri).describe_missing(hour) is None
+    assert describe_missing(Archive(uri), hour) is None
 
 
 def test_many_events_are_read_in_pieces_and_all_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "ROW_GROUP", 7)
     whole = events(*range(50))
-    ArchiveWriter(str(tmp_path)).write(whole)
+    Archive(str(tmp_path)).write(whole)
     batches = list(Archive(str(tmp_path)).read_events(START, 0))
     assert len(batches) > 1
     assert [ms for batch in batches for ms in batch["at_ms"].to_pylist()] == whole["at_ms"].to_pylist()

@@ -9,8 +9,8 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from headrace.errors import ServiceUnavailable
 from headrace.pipeline import clickhouse_destination
+from headrace.pipeline.arrow import to_payload
 from headrace.pipeline.clickhouse_destination import MAX_BLOCK_ROWS, ClickHouseDestination, InsertBlock, to_send_error
-from headrace.pipeline.payload import to_payload
 from headrace.spool.destination import (
     AuthSendError,
     PermanentSendError,

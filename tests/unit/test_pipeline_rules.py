@@ -15,11 +15,11 @@ import pytest
 
 from headrace.errors import CheckpointMismatch, HeadraceError
 from headrace.model.entry_id import START, EntryId
+from headrace.pipeline.arrow import from_payload
 from headrace.pipeline.checkpoint import QUERY, move_away, verify_checkpoint
 from headrace.pipeline.job import BETWEEN_QUERIES
 from headrace.pipeline.monitor import PipelineMonitor, health_response
 from headrace.pipeline.partition import PartitionPlan, summarise
-from headrace.pipeline.payload import from_payload
 from headrace.pipeline.sink import (
     ShardMark,
     SpoolSink,

@@ -28,6 +28,7 @@ import pyarrow.fs
 import pyarrow.parquet
 
 from headrace.model.entry_id import SEQUENCE_BITS, START, EntryId
+from headrace.pipeline.arrow import group_batches
 from headrace.pipeline.decode import SCHEMA
 from headrace.pipeline.entries import drop_up_to, read_ids
 
@@ -39,7 +40,6 @@ parquet: Any = pyarrow.parquet
 HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
 ROW_GROUP = 100_000
-ZSTD = {"compression": "zstd"}
 STALE_MS = HOUR_MS  # a file still incomplete after this time was left by a crash
 
 UNREADABLE_COLUMNS = ("aside", "sample")  # columns of unreadable entries, which are not archived
@@ -102,7 +102,7 @@ def format_hour_folder(hour_ms: int) -> str:
     return f"date={start:%Y-%m-%d}/hour={start:%H}"
 
 
-class ArchiveWriter:
+class Archive:
     def __init__(self, uri: str) -> None:
         self._files, self._root = open_filesystem(uri)
 
@@ -118,13 +118,6 @@ class ArchiveWriter:
             folder = f"{self._root}/{format_hour_folder(int(hours[start]) * HOUR_MS)}"
             _write(self._files, folder, name, [part])
 
-
-class Archive:
-    """Archived events, by hour."""
-
-    def __init__(self, uri: str) -> None:
-        self._files, self._root = open_filesystem(uri)
-
     def list_names(self, hour_ms: int) -> list[ArchiveFileName]:
         found = self._files.get_file_info(
             fs.FileSelector(f"{self._root}/{format_hour_folder(hour_ms)}", allow_not_found=True)
@@ -135,8 +128,7 @@ class Archive:
         """Yield each event of the hour once, in order, as decoded."""
         mine = [name for name in self.list_names(hour_ms) if name.shard == shard]
         folder = f"{self._root}/{format_hour_folder(hour_ms)}"
-        for events in _read_slices(self._files, folder, select_slices(mine)):
-            yield from _to_decoded(events).to_batches()
+        yield from _read_slices(self._files, folder, select_slices(mine), SCHEMA)
 
     def read_adjacent_seqs(self, hour_ms: int) -> dict[int, tuple[int | None, int | None]]:
         """Return, for every shard ever archived, the number of its last event before an hour and of its first event
@@ -233,7 +225,7 @@ def _compact_hour(files: Any, folder: str, found: Sequence[Any], now_ms: int) ->
 def _compact(files: Any, folder: str, names: Sequence[ArchiveFileName]) -> None:
     needed = select_slices(names)
     whole = ArchiveFileName(needed[0].name.shard, needed[0].name.first, needed[-1].name.last)
-    _write(files, folder, whole, _read_slices(files, folder, needed))
+    _write(files, folder, whole, group_batches(_read_slices(files, folder, needed, EVENTS), ROW_GROUP))
     for name in names:
         if name != whole:
             _remove(files, f"{folder}/{name}")
@@ -249,37 +241,22 @@ def _remove(files: Any, path: str) -> None:
 # Reading and writing --------------------------------------------------------------------------------
 
 
-def _read_slices(files: Any, folder: str, needed: Iterable[ArchiveFileSlice]) -> Iterator[pa.Table]:
-    """Yield the events that count, in tables of about ROW_GROUP."""
-    held: list[pa.RecordBatch] = []
-    size = 0
+def _read_slices(
+    files: Any, folder: str, needed: Iterable[ArchiveFileSlice], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
     for clip in needed:
         with files.open_input_file(f"{folder}/{clip.name}") as source:
             for batch in parquet.ParquetFile(source).iter_batches(ROW_GROUP):
-                held.append(batch if clip.after is None else drop_up_to(batch, clip.after))
-                size += held[-1].num_rows
-                if size >= ROW_GROUP:
-                    yield _to_events(held)
-                    held, size = [], 0
-    if size:
-        yield _to_events(held)
+                yield _cast_events(batch if clip.after is None else drop_up_to(batch, clip.after), schema)
 
 
-def _to_events(batches: Iterable[pa.RecordBatch]) -> pa.Table:
-    """Concatenate batches. Columns that files of an older release lack become null."""
-    return pa.concat_tables([_add_missing_columns(pa.Table.from_batches([batch]), EVENTS) for batch in batches])
-
-
-def _to_decoded(events: pa.Table) -> pa.Table:
-    return _add_missing_columns(events, SCHEMA).combine_chunks()
-
-
-def _add_missing_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    known = set(table.column_names)
+def _cast_events(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Cast events to `schema`. Columns that they lack, as in files of an older release, become null."""
+    known = set(batch.schema.names)
     columns = [
-        table[each.name].cast(each.type) if each.name in known else pa.nulls(len(table), each.type) for each in schema
+        batch[each.name].cast(each.type) if each.name in known else pa.nulls(len(batch), each.type) for each in schema
     ]
-    return pa.Table.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _write(files: Any, folder: str, name: ArchiveFileName, parts: Iterable[pa.Table]) -> None:
@@ -288,7 +265,10 @@ def _write(files: Any, folder: str, name: ArchiveFileName, parts: Iterable[pa.Ta
         return
     files.create_dir(folder, recursive=True)
     try:
-        with files.open_output_stream(incomplete) as sink, parquet.ParquetWriter(sink, EVENTS, **ZSTD) as writer:
+        with (
+            files.open_output_stream(incomplete) as sink,
+            parquet.ParquetWriter(sink, EVENTS, compression="zstd") as writer,
+        ):
             for part in parts:
                 writer.write_table(part, row_group_size=ROW_GROUP)
         _sync(files, incomplete)

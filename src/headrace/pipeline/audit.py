@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute
 from pyspark.sql import SparkSession
 
 from headrace.model.time import format_iso_ms
+from headrace.pipeline.archive import Archive
+from headrace.pipeline.arrow import pc
 from headrace.pipeline.buckets import (
     BUCKET_S,
     COUNTS,
@@ -23,12 +24,10 @@ from headrace.pipeline.buckets import (
     aggregate_environments,
     coarsen,
 )
-from headrace.pipeline.replay import ContinuityCheck, ReplayedHour, ReplayWindow, replay
+from headrace.pipeline.replay import ReplayedHour, ReplayWindow, describe_missing, replay
 from headrace.warehouse import tiers
 from headrace.warehouse.connect import Client
 from headrace.warehouse.tiers import TIERS, Tier
-
-pc: Any = pyarrow.compute  # its functions are created at import, so type checkers do not see them
 
 Bools = npt.NDArray[np.bool_]
 
@@ -88,13 +87,13 @@ def audit(
     result = HistoryAudit(
         tiers={f"{of} {tier.name}": TierComparison() for of in ("queue", "environment") for tier in TIERS}
     )
-    continuity = ContinuityCheck(uri)
+    archive = Archive(uri)
     for number, hour_ms in enumerate(window.list_hours):
         report(number, len(window.list_hours))
         hour = replay(session, uri, hour_ms)
         result.hours += 1
         result.events += hour.events
-        if missing := describe_archive_gap(client, continuity, hour):
+        if missing := describe_archive_gap(client, archive, hour):
             result.lacking.append(f"{format_iso_ms(hour_ms)}: {missing}")
         for name, comparison in compare_hour(client, hour, now_ms).items():
             result.tiers[name].add(comparison)
@@ -102,11 +101,11 @@ def audit(
     return result
 
 
-def describe_archive_gap(client: Client, continuity: ContinuityCheck, hour: ReplayedHour) -> str | None:
+def describe_archive_gap(client: Client, archive: Archive, hour: ReplayedHour) -> str | None:
     """Describe what the archive lacks for an hour; None if it is complete or the warehouse has no rows for that
     hour."""
     start_s = hour.start_ms // 1000
-    missing = continuity.describe_missing(hour) if hour.seqs else "every event"
+    missing = describe_missing(archive, hour) if hour.seqs else "every event"
     return missing if missing and tiers.has_rows(client, start_s, start_s + 3600) else None
 
 
@@ -175,7 +174,7 @@ def _match_rows(expected: pa.Table, found: pa.Table, keys: Sequence[str]) -> tup
 
 def _find_differences(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Bools:
     if pa.types.is_map(one.type):
-        return _find_map_differences(_combine_chunks(one), _combine_chunks(other))
+        return _find_map_differences(one.combine_chunks(), other.combine_chunks())
     if pa.types.is_struct(one.type):
         fields = [one.type.field(number).name for number in range(one.type.num_fields)]
         return np.logical_or.reduce(
@@ -193,10 +192,6 @@ def _find_map_differences(one: pa.MapArray, other: pa.MapArray) -> Bools:
         apart = ours.to_numpy()[kept] != theirs.to_numpy()[other_kept]
         differs[rows[kept][apart]] = True
     return differs
-
-
-def _combine_chunks(column: pa.ChunkedArray) -> pa.MapArray:
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _sum_counts(rows: pa.Table) -> int:

@@ -15,10 +15,11 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from headrace.model.time import format_iso_ms
+from headrace.pipeline.archive import Archive
 from headrace.pipeline.audit import aggregate_to_tier, describe_archive_gap
 from headrace.pipeline.buckets import aggregate_environments
 from headrace.pipeline.clickhouse_destination import split_into_blocks
-from headrace.pipeline.replay import ArchiveIncomplete, ContinuityCheck, ReplayedHour, ReplayWindow, replay
+from headrace.pipeline.replay import ArchiveIncomplete, ReplayedHour, ReplayWindow, replay
 from headrace.warehouse import history_windows, tiers
 from headrace.warehouse.blocks import BlockWriter, InsertFailed, to_arrow_file
 from headrace.warehouse.connect import Client
@@ -56,11 +57,11 @@ def backfill(
     generation = history_windows.allocate_generation(client)
     written: dict[str, int] = dict.fromkeys(tiers.TABLES, 0)
     events = 0
-    continuity = ContinuityCheck(uri)
+    archive = Archive(uri)
     for number, hour_ms in enumerate(window.list_hours):
         report(number, len(window.list_hours))
         hour = replay(session, uri, hour_ms)
-        if not allow_empty and (missing := describe_archive_gap(client, continuity, hour)):
+        if not allow_empty and (missing := describe_archive_gap(client, archive, hour)):
             raise ArchiveIncomplete(
                 f"For the hour {format_iso_ms(hour_ms)} the archive lacks {missing}, but the warehouse has rows, which "
                 "would be replaced. Nothing was changed. Choose hours that the archive covers, or pass --allow-empty."

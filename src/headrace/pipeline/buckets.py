@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
 from headrace.model.event import COUNT_COLUMN, TICK
 from headrace.model.histogram import BUCKETS_PER_DOUBLING, ZERO_BUCKET
+from headrace.pipeline.arrow import pc
 from headrace.pipeline.entries import Ints, pack
-
-pc: Any = pyarrow.compute  # its functions are created at import, so type checkers do not see them
 
 BUCKET_S = 5
 MAX_UINT32 = 2**32 - 1  # maximum of a UInt32 column

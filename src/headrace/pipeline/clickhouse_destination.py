@@ -15,11 +15,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 
 import pyarrow as pa
 
-from headrace.pipeline.payload import from_payload, to_payload
+from headrace.pipeline.arrow import from_payload, to_payload
 from headrace.spool.destination import (
     AuthSendError,
     PermanentSendError,
@@ -55,10 +55,8 @@ class InsertBlock:
 def build_records(table: str, rows: pa.Table, token: str) -> list[NewRecord]:
     """Build records of rows: one, or one per block if there are many, so that none is too large for a spool."""
     blocks = split_into_blocks(rows)
-    if len(blocks) == 1:
-        return [NewRecord(to_payload(rows), token, {TABLE: table})]
-    meta = {TABLE: table, UNCUT: "1"}
-    return [NewRecord(to_payload(block), f"{token}/{number}", meta) for number, block in enumerate(blocks)]
+    meta = {TABLE: table} if len(blocks) == 1 else {TABLE: table, UNCUT: "1"}
+    return [NewRecord(to_payload(block), each, meta) for block, each in _number_blocks(blocks, token)]
 
 
 @dataclass(frozen=True)
@@ -67,9 +65,6 @@ class Coverage:
 
     finished_ms: int
     intervals: Sequence[CoverageInterval]
-
-    def divide(self, number: int, count: int) -> Coverage:
-        return Coverage(self.finished_ms, divide_intervals(self.intervals, number, count))
 
     def to_json(self) -> str:
         return json.dumps([self.finished_ms, [astuple(each) for each in self.intervals]], separators=(",", ":"))
@@ -82,10 +77,9 @@ class Coverage:
 
 def attach_coverage(records: Sequence[NewRecord], coverage: Coverage) -> list[NewRecord]:
     """Return the records, each with its share of the coverage in its meta."""
-    count = len(records)
-    shares = (coverage.divide(number, count).to_json() for number in range(count))
+    shares = (divide_intervals(coverage.intervals, number, len(records)) for number in range(len(records)))
     return [
-        NewRecord(record.payload, record.token, {**record.meta, COVERAGE: share})
+        replace(record, meta={**record.meta, COVERAGE: Coverage(coverage.finished_ms, share).to_json()})
         for record, share in zip(records, shares, strict=True)
     ]
 
@@ -106,10 +100,8 @@ class ClickHouseDestination:
 
     def prepare(self, record: SpoolRecord) -> Sequence[SendBatch]:
         table = _read_table_name(record)
-        cut = _decode_blocks(record)
-        batches = [
-            _build_batch(table, rows, token) for rows, token in zip(cut, _build_tokens(record, len(cut)), strict=True)
-        ]
+        blocks = _decode_blocks(record)
+        batches = [_build_batch(table, rows, token) for rows, token in _number_blocks(blocks, record.token)]
         if COVERAGE not in record.meta:
             return batches
         coverage = Coverage.from_json(record.meta[COVERAGE])
@@ -179,8 +171,9 @@ def _decode_blocks(record: SpoolRecord) -> list[pa.Table]:
     return split_into_blocks(rows)
 
 
-def _build_tokens(record: SpoolRecord, blocks: int) -> list[str]:
-    return [record.token] if blocks == 1 else [f"{record.token}/{number}" for number in range(blocks)]
+def _number_blocks(blocks: Sequence[pa.Table], token: str) -> list[tuple[pa.Table, str]]:
+    """Return each block with its token: that of the record if there is one block, else numbered ones."""
+    return [(block, token if len(blocks) == 1 else f"{token}/{number}") for number, block in enumerate(blocks)]
 
 
 def _build_batch(table: str, rows: pa.Table, token: str) -> SendBatch:

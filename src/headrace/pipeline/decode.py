@@ -8,24 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 import pyarrow.csv as pacsv
 
 from headrace.errors import ImpossibleEntry
 from headrace.model.entry_id import MAX_SEQUENCE, EntryId
 from headrace.model.event import COLUMNS, COUNT_COLUMN, FIELD, LIST_SEPARATOR, RESYNC, SEPARATOR, TICK, VERSION
+from headrace.pipeline.arrow import pc
 from headrace.valkey.streams import StreamEntry
-
-pc: Any = pyarrow.compute  # its functions are created at import, so type checkers do not see them
 
 _ARROW = {"int": pa.int64(), "text": pa.string(), "ints": pa.string()}
 _TYPES = {"id": pa.string(), **{column.name: _ARROW[column.kind] for column in COLUMNS}}
-_LISTS = [column.name for column in COLUMNS if column.kind == "ints"]
-_TEXTS = {column.name for column in COLUMNS if column.kind == "text"}
 _OPS = pa.array([*(str(op) for op in COUNT_COLUMN), RESYNC, TICK])
 
 _VERSION_PREFIX = f"{VERSION}{SEPARATOR}".encode()
@@ -129,9 +124,9 @@ def _build_columns(shard: int, table: pa.Table) -> list[pa.Array]:
     columns: list[pa.Array] = [shards, at_ms, at_seq]
     for column in COLUMNS:
         values = table[column.name].chunk(0)
-        if column.name in _LISTS:
+        if column.kind == "ints":
             values = pc.split_pattern(values, LIST_SEPARATOR).cast(pa.list_(pa.int64()))
-        elif column.name in _TEXTS:
+        elif column.kind == "text":
             values = values.fill_null("")
         columns.append(values)
     return [*columns, pa.nulls(len(table), pa.string()), pa.nulls(len(table), pa.binary())]

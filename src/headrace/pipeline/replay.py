@@ -105,27 +105,21 @@ def _retry_if_compacted(read: Callable[[], T]) -> T:
     return read()
 
 
-class ContinuityCheck:
-    """Checks that the archive has every event from hour to hour. Events are numbered, so gaps are visible."""
-
-    def __init__(self, uri: str) -> None:
-        self._archive = Archive(uri)
-
-    def describe_missing(self, hour: ReplayedHour) -> str | None:
-        """Describe which events the archive lacks around an hour; None if none. The hour must be closed, so every shard
-        has an event after it."""
-        if hour.lost:
-            return f"{hour.lost} events within it"
-        around = _retry_if_compacted(lambda: self._archive.read_adjacent_seqs(hour.start_ms))
-        for shard, (before, after) in around.items():
-            first, last = hour.seqs.get(shard, (after, before))  # a shard without events in this hour
-            if before is None and first is not None and first > 1:
-                return f"events before the first one of shard {shard}"
-            if after is None:
-                return f"events after the last one of shard {shard}"
-            lost = count_gap_between(before or 0, first or 0)[0] + (
-                count_gap_between(last or 0, after)[0] if shard in hour.seqs else 0
-            )
-            if lost:
-                return f"{lost} events of shard {shard} next to the hour before or after"
-        return None
+def describe_missing(archive: Archive, hour: ReplayedHour) -> str | None:
+    """Describe which events the archive lacks around an hour; None if none. Events are numbered, so gaps are visible.
+    The hour must be closed, so every shard has an event after it."""
+    if hour.lost:
+        return f"{hour.lost} events within it"
+    around = _retry_if_compacted(lambda: archive.read_adjacent_seqs(hour.start_ms))
+    for shard, (before, after) in around.items():
+        first, last = hour.seqs.get(shard, (after, before))  # a shard without events in this hour
+        if before is None and first is not None and first > 1:
+            return f"events before the first one of shard {shard}"
+        if after is None:
+            return f"events after the last one of shard {shard}"
+        lost = count_gap_between(before or 0, first or 0)[0] + (
+            count_gap_between(last or 0, after)[0] if shard in hour.seqs else 0
+        )
+        if lost:
+            return f"{lost} events of shard {shard} next to the hour before or after"
+    return None

@@ -13,15 +13,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
 from headrace.model.entry_id import EntryId
+from headrace.pipeline.arrow import from_payload, pc, to_payload
 from headrace.pipeline.buckets import merge
 from headrace.pipeline.entries import Ints, find_after, is_ascending, read_ids
-from headrace.pipeline.payload import from_payload, to_payload
 from headrace.warehouse.unreadable_entries import UnreadableEntry
-
-pc: Any = pyarrow.compute  # its functions are created at import, so type checkers do not see them
 
 SAMPLES = 10  # samples kept of unreadable entries, per partition
 
