@@ -10,10 +10,9 @@ from headrace.errors import HeadraceError, MemoryFull, PipelineFenced, QueueUnav
 from headrace.pipeline import archive
 from headrace.pipeline.lease import RENEW_S, PipelineLease
 from headrace.pipeline.monitor import PipelineMonitor
-from headrace.pipeline.offsets import BEGINNING
 from headrace.pipeline.options import PipelineOptions
-from headrace.pipeline.positions import read_newest_after, read_shard_count
-from headrace.pipeline.sink import GAP, StoredBatch, parse_gap_shards, parse_shard_marks
+from headrace.pipeline.positions import read_newest_offsets, read_shard_count
+from headrace.pipeline.sink import GAP, NOTHING_STORED, StoredBatch, parse_gap_shards, parse_shard_marks
 from headrace.queue.resync import resync_shard
 from headrace.queue.scripts import Stubs
 from headrace.spool.spool import Spool
@@ -23,7 +22,6 @@ log = logging.getLogger(__name__)
 
 RESYNC_EVERY_S = 60.0  # minimum interval per shard
 COMPACT_EVERY_S = 600.0
-HOUR_MS = 3_600_000
 
 
 class Housekeeping:
@@ -85,11 +83,11 @@ class Housekeeping:
 
     def _measure_lag(self) -> dict[str, int]:
         marks = parse_shard_marks(self._spool.read_marks())
-        lags: dict[str, int] = {}
-        for shard in range(max(read_shard_count(self._client), self._options.shards)):
-            newest = read_newest_after(self._client, shard, BEGINNING)["seq"]
-            lags[str(shard)] = max(newest - (marks[shard].seq if shard in marks else 0), 0)
-        return lags
+        shards = max(read_shard_count(self._client), self._options.shards)
+        newest = read_newest_offsets(self._client, shards)
+        return {
+            shard: max(offset["seq"] - marks.get(int(shard), NOTHING_STORED).seq, 0) for shard, offset in newest.items()
+        }
 
     def resync_gaps(self, now: float | None = None) -> int:
         """Emit resync events for the queues of shards with lost events; return the number of queues. With `now`, skip
@@ -120,7 +118,7 @@ class Housekeeping:
             time.time_ns() // 1_000_000, watermark
         )  # event time: this machine's clock may be wrong, and removed files are lost
         try:
-            archive.compact_and_expire(uri, now_ms, self._options.archive_keep_days, watermark - HOUR_MS)
+            archive.compact_and_expire(uri, now_ms, self._options.archive_keep_days, watermark - archive.HOUR_MS)
         except OSError as error:
             log.warning("could not compact the archive: %s", error, extra={"action": "tidy_failed"})
 

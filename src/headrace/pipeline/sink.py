@@ -44,10 +44,11 @@ class ShardMark:
     seq: int  # event number of the entry
 
 
+NOTHING_STORED = ShardMark(START, 0)
+
+
 @dataclass(frozen=True)
 class StoredBatch:
-    """A batch that was stored in the spool."""
-
     batch: PipelineBatch
     gap_shards: frozenset[int]  # shards with lost events
 
@@ -81,10 +82,11 @@ class SpoolSink:
         before = {**self._start_marks, **parse_shard_marks(self._spool.read_marks())}
         shards, rows = merge_by_shard(parts), merge_rows(parts)
         _reject_stored_entries(shards, before)
-        after = before | {
-            shard: ShardMark(read.last_at, _choose_last_seq(read, before)) for shard, read in shards.items()
+        previous = {shard: before.get(shard, NOTHING_STORED) for shard in shards}
+        after = before | {  # keep the event number if no entry read has one
+            shard: ShardMark(read.last_at, read.last_seq or previous[shard].seq) for shard, read in shards.items()
         }
-        losses = {shard: _count_loss(read, before.get(shard)) for shard, read in shards.items()}
+        losses = {shard: _count_loss(read, previous[shard]) for shard, read in shards.items()}
         now = self._now_ms()
         batch = PipelineBatch(
             finished_at=datetime.fromtimestamp(now / 1000, UTC),
@@ -107,7 +109,7 @@ class SpoolSink:
         )
         # The record with the watermark is last: it must not arrive before the rows.
         last = build_records(pipeline_batches.TABLE, pipeline_batches.to_arrow(batch), token)
-        coverage = Coverage(now, [_build_interval(read, before.get(shard)) for shard, read in sorted(shards.items())])
+        coverage = Coverage(now, [_build_interval(read, previous[shard]) for shard, read in sorted(shards.items())])
         if counted:  # each record covers its own rows
             counted = attach_coverage(counted, coverage)
         else:
@@ -178,22 +180,14 @@ def _reject_stored_entries(shards: Mapping[int, PartitionSummary], before: Mappi
             )
 
 
-def _build_interval(read: PartitionSummary, before: ShardMark | None) -> CoverageInterval:
-    start, first_event = (START, 0) if before is None else (before.at, before.seq)
-    ends = (start.packed, read.last_at.packed)
-    return CoverageInterval(read.shard, *ends, *ends, first_event, read.last_seq or first_event)
+def _build_interval(read: PartitionSummary, before: ShardMark) -> CoverageInterval:
+    ends = (before.at.packed, read.last_at.packed)
+    return CoverageInterval(read.shard, *ends, *ends, before.seq, read.last_seq or before.seq)
 
 
-def _choose_last_seq(read: PartitionSummary, before: Mapping[int, ShardMark]) -> int:
-    """Return the event number for the shard's new mark; keep the old one if no entry read has a number."""
-    if read.last_seq or read.shard not in before:
-        return read.last_seq
-    return before[read.shard].seq
-
-
-def _count_loss(read: PartitionSummary, before: ShardMark | None) -> tuple[int, int]:
+def _count_loss(read: PartitionSummary, before: ShardMark) -> tuple[int, int]:
     """Return lost events and rewinds up to the last entry that was read."""
-    if before is None or before.at == START:  # read from the beginning: events are numbered from 1
+    if before.at == START:  # read from the beginning: events are numbered from 1
         return max(read.first_seq - 1, 0) + read.lost, read.rewinds
     lost, rewinds = count_gap_between(before.seq, read.first_seq)
     return lost + read.lost, rewinds + read.rewinds
