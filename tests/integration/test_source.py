@@ -26,7 +26,7 @@ from headrace.pipeline.positions import (
     split_range,
 )
 from headrace.pipeline.sink import ShardMark
-from headrace.pipeline.source import GROUP, BatchReader, StreamReader, StreamSourceOptions
+from headrace.pipeline.source import GROUP, StreamReader, StreamSourceOptions
 from headrace.queue import keys
 from headrace.queue.client import SyncClient
 from headrace.queue.scripts import Stubs
@@ -195,7 +195,7 @@ def test_new_shards_are_found(valkey: Valkey, valkey_url: str) -> None:
     run(valkey, Stubs(3, 1000).tick(2, 0))
     second = stream.latestOffset(first, ReadAllAvailable())
     assert list(second) == ["0", "1", "2"]
-    assert [part.shard for part in stream.partitions(first, second)] == [2]  # type: ignore[attr-defined]
+    assert [part.value.shard for part in stream.partitions(first, second)] == [2]
 
 
 def test_commit_trims_and_moves_the_group(valkey: Valkey, valkey_url: str) -> None:
@@ -244,13 +244,6 @@ def test_retries_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Exception, match="is not responding"):
         retry_while_unavailable(fails)
     assert len(tries) == 3
-
-
-def test_a_batch_job_reads_everything(valkey: Valkey, valkey_url: str) -> None:
-    spread(valkey, 30)
-    batch = BatchReader(StreamSourceOptions.parse({"url": valkey_url, "shards": "1", "eventsPerPartition": "10"}))
-    pages = [page for part in batch.partitions() for page in batch.read(part)]
-    assert seqs(pa.Table.from_batches(pages)) == list(range(1, 31))
 
 
 def test_garbage_does_not_stop_the_reading(valkey: Valkey, valkey_url: str) -> None:

@@ -1,4 +1,4 @@
-"""The Spark data source `redis_stream`: metric streams as a DataFrame, streaming or batch.
+"""The Spark data source `redis_stream`: metric streams as a streaming DataFrame.
 
 A micro-batch is exactly the entries between two offsets, however often it is replayed. `read` runs in the executors and
 is stateless: it reads its range from Valkey each time. `commit` is called when everything up to an offset is stored
@@ -20,14 +20,22 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from headrace.errors import MemoryFull, QueueUnavailable
 from headrace.pipeline.decode import SCHEMA, decode
-from headrace.pipeline.offsets import BEGINNING, Offsets, ShardOffset, find_ranges, parse_position, sort_by_shard
+from headrace.pipeline.offsets import (
+    BEGINNING,
+    Offsets,
+    ShardOffset,
+    StreamRange,
+    find_ranges,
+    parse_position,
+    sort_by_shard,
+)
 from headrace.pipeline.partition import PartitionPlan, summarise
 from headrace.pipeline.positions import (
     find_entry_at,
@@ -82,48 +90,11 @@ class RedisStreamSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return StreamReader(StreamSourceOptions.parse(self.options))
 
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(StreamSourceOptions.parse(self.options))
 
-
-class ShardPartition(InputPartition):
-    def __init__(self, shard: int, start: str, end: str) -> None:
-        self.shard = shard
-        self.start = start
-        self.end = end
-
-
-class PartitionReader:
-    """Reads the partitions of a stream, for streaming and batch."""
-
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: StreamSourceOptions) -> None:
         self._options = options
-
-    def _partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        with connect(self._options.url) as client:
-            pieces = [
-                piece
-                for stream_range in find_ranges(start, end)
-                for piece in retry_while_unavailable(
-                    lambda stream_range=stream_range: split_range(
-                        client, stream_range, self._options.events_per_partition
-                    )
-                )
-            ]
-        return [ShardPartition(piece.shard, piece.start["id"], piece.end["id"]) for piece in pieces]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, ShardPartition)
-        with connect(self._options.url) as client:
-            events = _read_pages(client, partition)
-            plan = self._options.plan
-            yield from events if plan is None else summarise(events, plan)
-
-
-class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, options: StreamSourceOptions) -> None:
-        super().__init__(options)
-        self._last: Offsets | None = None  # end of an `availableNow` run
+        self._last: Offsets = {}  # end of an `availableNow` run; empty for other queries
 
     def initialOffset(self) -> dict[str, Any]:
         known = {str(shard): BEGINNING for shard in range(self._options.shards)}
@@ -138,10 +109,26 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         most = None if isinstance(limit, ReadAllAvailable) else cast(ReadMaxRows, limit).max_rows
         found = self._find_ends(cast(Offsets, start), most)
-        return cast(dict[str, Any], sort_by_shard(_limit_offsets(found, self._last)))
+        limited = {shard: min(end, self._last.get(shard, end), key=parse_position) for shard, end in found.items()}
+        return cast(dict[str, Any], sort_by_shard(limited))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return self._partitions(cast(Offsets, start), cast(Offsets, end))
+        with connect(self._options.url) as client:
+            return [
+                InputPartition(piece)
+                for stream_range in find_ranges(cast(Offsets, start), cast(Offsets, end))
+                for piece in retry_while_unavailable(
+                    lambda stream_range=stream_range: split_range(
+                        client, stream_range, self._options.events_per_partition
+                    )
+                )
+            ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with connect(self._options.url) as client:
+            events = _read_pages(client, partition.value)
+            plan = self._options.plan
+            yield from events if plan is None else summarise(events, plan)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Trim the streams up to an offset. Errors are logged: the next commit trims more."""
@@ -158,15 +145,6 @@ class StreamReader(PartitionReader, DataSourceStreamReader, SupportsTriggerAvail
     def _find_ends(self, start: Offsets, most: int | None) -> Offsets:
         with connect(self._options.url) as client:
             return retry_while_unavailable(lambda: _find_ends(client, start, self._options.shards, most))
-
-
-class BatchReader(PartitionReader, DataSourceReader):
-    """Reads everything in the streams now."""
-
-    def partitions(self) -> Sequence[InputPartition]:
-        with connect(self._options.url) as client:
-            end = retry_while_unavailable(lambda: _find_ends(client, {}, self._options.shards, None))
-        return self._partitions(self._options.starting, end)
 
 
 def _find_ends(client: Valkey, start: Offsets, at_least: int, most: int | None) -> Offsets:
@@ -187,20 +165,14 @@ def _find_end(client: Valkey, shard: int, start: ShardOffset, most: int | None) 
     return found if parse_position(found) > parse_position(start) else newest
 
 
-def _limit_offsets(found: Offsets, last: Offsets | None) -> Offsets:
-    if last is None:
-        return found
-    return {shard: min(found[shard], last.get(shard, found[shard]), key=parse_position) for shard in found}
-
-
-def _read_pages(client: Valkey, partition: ShardPartition) -> Iterator[pa.RecordBatch]:
-    after, stream = partition.start, keys.metrics(partition.shard)
+def _read_pages(client: Valkey, piece: StreamRange) -> Iterator[pa.RecordBatch]:
+    after, stream = piece.start["id"], keys.metrics(piece.shard)
 
     def page() -> Sequence[streams.StreamEntry]:
-        return streams.read_entries_between(client, stream, after, partition.end, PAGE)
+        return streams.read_entries_between(client, stream, after, piece.end["id"], PAGE)
 
     while entries := retry_while_unavailable(page):
-        yield decode(partition.shard, entries)
+        yield decode(piece.shard, entries)
         after = entries[-1][0].decode()
 
 
