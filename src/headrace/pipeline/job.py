@@ -19,6 +19,12 @@ from dataclasses import dataclass
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.errors import HeadraceError, PipelineFenced, SparkGone
@@ -27,7 +33,6 @@ from headrace.pipeline.checkpoint import StartFrom
 from headrace.pipeline.clickhouse_destination import ClickHouseDestination
 from headrace.pipeline.housekeeping import Housekeeping
 from headrace.pipeline.lease import PipelineLease, load_owner_id
-from headrace.pipeline.listener import ProgressListener
 from headrace.pipeline.monitor import PipelineMonitor, health_response
 from headrace.pipeline.offsets import BEGINNING, Offsets
 from headrace.pipeline.options import PipelineOptions
@@ -130,12 +135,26 @@ def run_pipeline(
             retry_while_unavailable(lease.record_reader)
             keeping = Housekeeping(client, lease, pipeline.monitor, pipeline.spool, options)
             with _open_session(pipeline) as session:
-                if once:
-                    _run_once(session, pipeline, begun, keeping, stop)
-                else:
-                    _run(session, pipeline, begun, keeping, stop)
+                run = _run_once if once else _run
+                run(session, pipeline, begun, keeping, stop)
         finally:
             lease.release()
+
+
+class ProgressListener(StreamingQueryListener):
+    """Reports the duration of each phase of a micro-batch to the monitor."""
+
+    def __init__(self, monitor: PipelineMonitor) -> None:
+        self._monitor = monitor
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass  # required by Spark
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        self._monitor.record_phases(dict(event.progress.durationMs))
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        pass  # required by Spark
 
 
 @contextmanager

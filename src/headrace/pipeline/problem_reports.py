@@ -44,12 +44,11 @@ def _run(exporter: Exporter, report: ReportProblem, stop: threading.Event) -> No
         is_failing, now = problem is not None, time.monotonic()
         if now < due and is_failing == was_failing:
             continue
+        was_failing, due = is_failing, now + RETRY_S
         try:
             report(problem)
-            was_failing, due = is_failing, (now + REPEAT_S if is_failing else float("inf"))
+            due = now + REPEAT_S if is_failing else float("inf")
         except HeadraceError as error:
-            was_failing, due = is_failing, now + RETRY_S
             log.warning("could not report the exporter's health: %s", error, extra={"action": "report_failed"})
         except Exception:
-            was_failing, due = is_failing, now + RETRY_S
             log.exception("could not report the exporter's health", extra={"action": "report_failed"})

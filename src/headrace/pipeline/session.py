@@ -32,23 +32,26 @@ def start_session(options: SessionOptions) -> SparkSession:
         # By default Spark starts its workers with any `python3` on PATH, which may not have Headrace installed.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-    settings = {
-        "spark.driver.memory": options.driver_memory,
-        "spark.driver.extraJavaOptions": QUICK_START,
-        "spark.driver.bindAddress": options.driver_host,
-        "spark.driver.host": options.driver_host,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        # The default of 200 costs a second per batch on one machine; a batch has a few thousand rows.
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        # Each batch keeps files in the checkpoint; the offsets of a few batches are enough to continue.
-        "spark.sql.streaming.minBatchesToRetain": "20",
-    }
-    builder = SparkSession.builder.appName("headrace-pipeline").master(options.master)
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    session = (
+        SparkSession.builder.appName("headrace-pipeline")
+        .master(options.master)
+        .config(
+            map={
+                "spark.driver.memory": options.driver_memory,
+                "spark.driver.extraJavaOptions": QUICK_START,
+                "spark.driver.bindAddress": options.driver_host,
+                "spark.driver.host": options.driver_host,
+                "spark.ui.enabled": "false",
+                "spark.ui.showConsoleProgress": "false",
+                # The default of 200 costs a second per batch on one machine; a batch has a few thousand rows.
+                "spark.sql.shuffle.partitions": "2",
+                "spark.sql.session.timeZone": "UTC",
+                # Each batch keeps files in the checkpoint; the offsets of a few batches are enough to continue.
+                "spark.sql.streaming.minBatchesToRetain": "20",
+            }
+        )
+        .getOrCreate()
+    )
     session.sparkContext.setLogLevel("WARN")
     session.dataSource.register(RedisStreamSource)
     return session
