@@ -41,11 +41,8 @@ class WindowCompleteness:
 
 
 def sum_counts(spans: Iterable[EpochTotals]) -> dict[Op, int]:
-    counts = dict.fromkeys(Op, 0)
-    for span in spans:
-        for op, count in span.counts.items():
-            counts[op] += count
-    return counts
+    counted = [span.counts for span in spans]
+    return {op: sum(counts.get(op, 0) for counts in counted) for op in Op}
 
 
 def compute_completeness(

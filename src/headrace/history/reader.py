@@ -45,8 +45,6 @@ class History:
 
 @dataclass(frozen=True)
 class QueueRanking:
-    """Queues of an environment ranked by one metric."""
-
     window: QueryWindow
     metric: str
     rows: Sequence[dict[str, Any]]  # result of the query `top_queues`
@@ -92,7 +90,6 @@ def read_top_queues(
 
 
 def _read_gaps(reads: QueryRunner, window: QueryWindow, lost: PipelineLosses, now_ms: int) -> list[CoverageGap]:
-    """Return the gaps in the events that the pipeline delivered for a window."""
     if lost.watermark_ms is None:
         return []
     were_removed = lost.since_ms is not None and lost.since_ms <= now_ms - REPORTS_KEPT_MS

@@ -39,8 +39,6 @@ class CarriedGauges:
 
 @dataclass(frozen=True)
 class PipelineProgress:
-    """Progress and losses of the pipeline."""
-
     watermark_ms: int | None  # None: the pipeline never finished a batch
     losses: int  # lost events, and gaps in the delivered data
 
@@ -53,10 +51,9 @@ def read_window_pieces(
     found = queries.run(render_query("alert_window_pieces", table=tier.queues), parameters)
     by_queue: dict[QueueRef, list[WindowPiece]] = {}
     if found:
-        for ref, row in zip(_parse_refs(found), _parse_pieces(found), strict=True):
-            by_queue.setdefault(ref, []).append(row)
-    for each in by_queue.values():
-        each.sort(key=lambda piece: piece.number)
+        pieces = zip(_parse_refs(found), _parse_pieces(found), strict=True)
+        for ref, piece in sorted(pieces, key=lambda pair: pair[1].number):
+            by_queue.setdefault(ref, []).append(piece)
     return by_queue
 
 

@@ -51,8 +51,6 @@ class EpochTotals:
 
 @dataclass(frozen=True)
 class HistorySeries:
-    """History of a queue or environment over a window."""
-
     index: Sequence[int]  # numbers of the points with data, ascending
     columns: Columns  # one value per such point; named as in the query
     epochs: Sequence[EpochTotals]
