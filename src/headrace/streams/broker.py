@@ -14,8 +14,8 @@ from headrace.model.job import NewJob
 from headrace.queue.validate import check_job
 from headrace.streams.codec import StreamCodec
 from headrace.streams.scripts import publish
-from headrace.valkey.connect import AsyncValkey, Valkey
-from headrace.valkey.scripts import ScriptCall, run, run_async
+from headrace.valkey.connect import Valkey
+from headrace.valkey.scripts import ScriptCall, run
 from headrace.valkey.stream_groups import translate_group_errors
 
 
@@ -41,7 +41,7 @@ class BrokerOptions:
 
 
 class Broker:
-    """Synchronous publisher. Raises StreamFull (nothing was written), NotAStream, MemoryFull, or StreamsUnavailable (it
+    """Publisher. Raises StreamFull (nothing was written), NotAStream, MemoryFull, or StreamsUnavailable (it
     is unknown whether it was written)."""
 
     def __init__(self, client: Valkey, options: BrokerOptions | None = None) -> None:
@@ -56,18 +56,3 @@ class Broker:
         """Publish all jobs, or none. Return the ids of their entries."""
         with translate_group_errors(stream, "*"):
             return run(self._client, self.options.publish(stream, jobs))
-
-
-class AsyncBroker:
-    """Asynchronous publisher with the methods of Broker."""
-
-    def __init__(self, client: AsyncValkey, options: BrokerOptions | None = None) -> None:
-        self._client = client
-        self.options = options or BrokerOptions()
-
-    async def publish(self, job: NewJob) -> str:
-        return (await self.publish_many(self.options.route(job), [job]))[0]
-
-    async def publish_many(self, stream: str, jobs: Sequence[NewJob]) -> list[str]:
-        with translate_group_errors(stream, "*"):
-            return await run_async(self._client, self.options.publish(stream, jobs))

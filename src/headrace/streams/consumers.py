@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headrace.streams.scripts import RETRY_CONSUMER
 from headrace.valkey.connect import Valkey
-from headrace.valkey.stream_groups import list_consumers, read_oldest_pending
+from headrace.valkey.stream_groups import list_consumers, read_oldest_deliveries
 
 DELIVERY_SAMPLE = 100
 """Number of the oldest pending entries whose deliveries are counted. They show what is stuck, at a bounded cost."""
@@ -20,11 +20,6 @@ class Consumer:
     pending: int
     idle_ms: int  # since its last command
     stuck: bool  # it has pending entries, and has been idle for too long
-
-    @property
-    def holds_retries(self) -> bool:
-        """Return whether this is not a worker, but the consumer that owns entries waiting for a retry."""
-        return self.name == RETRY_CONSUMER
 
 
 @dataclass(frozen=True)
@@ -44,5 +39,5 @@ def read_consumers(client: Valkey, stream: str, group: str, *, stuck_after_ms: i
         Consumer(name, pending, idle_ms, pending > 0 and idle_ms >= stuck_after_ms and name != RETRY_CONSUMER)
         for name, pending, idle_ms in list_consumers(client, stream, group)
     ]
-    deliveries = Counter(entry.deliveries for entry in read_oldest_pending(client, stream, group, DELIVERY_SAMPLE))
+    deliveries = Counter(read_oldest_deliveries(client, stream, group, DELIVERY_SAMPLE))
     return GroupConsumers(sorted(consumers, key=lambda consumer: -consumer.pending), dict(sorted(deliveries.items())))

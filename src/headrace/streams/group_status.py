@@ -20,7 +20,7 @@ from headrace.queue.state import SCAN_COUNT, escape_glob
 from headrace.streams import keys
 from headrace.streams.consumers import Consumer, GroupConsumers
 from headrace.streams.keys import GroupKeys
-from headrace.streams.scripts import GroupSnapshot, script
+from headrace.streams.scripts import RETRY_CONSUMER, GroupSnapshot, script
 from headrace.valkey.connect import Valkey, find_node, translate_errors
 from headrace.valkey.scripts import ScriptCall
 
@@ -82,7 +82,7 @@ class GroupReport:
 def build_status(snapshot: GroupSnapshot, group_consumers: GroupConsumers | None, dead: int | None) -> GroupStatus:
     now_ms = snapshot.now_us // 1000
     consumers = (
-        None if group_consumers is None else [each for each in group_consumers.consumers if not each.holds_retries]
+        None if group_consumers is None else [each for each in group_consumers.consumers if each.name != RETRY_CONSUMER]
     )
     return GroupStatus(
         undelivered=snapshot.undelivered,

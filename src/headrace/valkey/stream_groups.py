@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from redis.exceptions import ResponseError
@@ -41,26 +40,11 @@ def translate_group_errors(stream: str, group: str) -> Generator[None]:
         raise
 
 
-@dataclass(frozen=True)
-class PendingEntry:
-    entry_id: str
-    consumer: str
-    idle_ms: int
-    deliveries: int
-
-
-def read_oldest_pending(client: Valkey, stream: str, group: str, count: int) -> list[PendingEntry]:
+def read_oldest_deliveries(client: Valkey, stream: str, group: str, count: int) -> list[int]:
+    """Return how often each of the `count` oldest pending entries was delivered."""
     with translate_group_errors(stream, group):
         found: Any = client.xpending_range(stream, group, "-", "+", count)
-    return [
-        PendingEntry(
-            entry["message_id"].decode(),
-            entry["consumer"].decode(errors="replace"),
-            entry["time_since_delivered"],
-            entry["times_delivered"],
-        )
-        for entry in found
-    ]
+    return [entry["times_delivered"] for entry in found]
 
 
 def list_consumers(client: Valkey, stream: str, group: str) -> list[tuple[str, int, int]]:
