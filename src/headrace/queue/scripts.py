@@ -13,7 +13,7 @@ from headrace.model.event import generate_event_lua
 from headrace.model.job import JobInfo, JobState, LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
-from headrace.valkey.scripts import Arg, Script, ScriptCall, load_script
+from headrace.valkey.scripts import Arg, Script, ScriptCall, flatten_args, load_script, parse_flags
 
 T = TypeVar("T")
 
@@ -46,8 +46,6 @@ DEAD_BYTES = 8 * 2**20  # payload bytes of one page of dead jobs
 
 @dataclass(frozen=True)
 class EnqueueResult:
-    """Result of an enqueue."""
-
     valkey_epoch: int  # when the queue's state in Valkey was created
     cold_epoch: int
     now_ms: float
@@ -168,8 +166,6 @@ class DeadRow:
 
 @dataclass(frozen=True)
 class MaintainResult:
-    """Result of a maintenance call."""
-
     is_owner: bool  # False: another process is the owner, and nothing was done
     next_call_ms: int  # until the next call; 0: at once
     expired: int = 0
@@ -274,33 +270,33 @@ class Stubs:
 
     def begin(self, shard: int, jobs: Iterable[LeasedJob]) -> ScriptCall[list[bool]]:
         """Record that jobs start their last attempt. Return for each: True, or False if the lease was lost."""
-        return self._call_for_shard("begin", shard, _flatten(map(_lease_args, jobs)), _parse_flags)
+        return self._call_for_shard("begin", shard, flatten_args(map(_lease_args, jobs)), parse_flags)
 
     def extend(self, shard: int, jobs: Iterable[LeasedJob], lease_ms: int) -> ScriptCall[list[bool]]:
         """Extend leases. Return for each: True, or False if the lease was lost."""
-        return self._call_for_shard("extend", shard, [lease_ms, *_flatten(map(_lease_args, jobs))], _parse_flags)
+        return self._call_for_shard("extend", shard, [lease_ms, *flatten_args(map(_lease_args, jobs))], parse_flags)
 
     def ack(self, shard: int, done: Iterable[tuple[LeasedJob, int]], keep_ms: int = 0) -> ScriptCall[list[bool]]:
         """Acknowledge jobs, given as (job, run ms). Return for each: True, or False if the lease was lost. The ids stay
         known as done for `keep_ms`."""
-        args = _flatten((*_lease_args(job), run_ms) for job, run_ms in done)
-        return self._call_for_shard("ack", shard, [keep_ms, *args], _parse_flags)
+        args = flatten_args((*_lease_args(job), run_ms) for job, run_ms in done)
+        return self._call_for_shard("ack", shard, [keep_ms, *args], parse_flags)
 
     def nack(self, shard: int, failed: Iterable[tuple[LeasedJob, int, str]]) -> ScriptCall[list[int]]:
         """Report failed jobs, given as (job, retry delay ms, error). Return for each: 1 retried later, 2 buried, 0 the
         lease was lost."""
-        args = _flatten((*_lease_args(job), delay_ms, _encode_error(error)) for job, delay_ms, error in failed)
+        args = flatten_args((*_lease_args(job), delay_ms, _encode_error(error)) for job, delay_ms, error in failed)
         return self._call_for_shard("nack", shard, args, list)
 
     def bury(self, shard: int, failed: Iterable[tuple[LeasedJob, str]]) -> ScriptCall[list[bool]]:
         """Bury jobs, given as (job, error). Return for each: True, or False if the lease was lost."""
-        args = _flatten((*_lease_args(job), _encode_error(error)) for job, error in failed)
-        return self._call_for_shard("bury", shard, args, _parse_flags)
+        args = flatten_args((*_lease_args(job), _encode_error(error)) for job, error in failed)
+        return self._call_for_shard("bury", shard, args, parse_flags)
 
     def requeue(self, shard: int, jobs: Iterable[LeasedJob]) -> ScriptCall[list[bool]]:
         """Return jobs to their queues without using an attempt. Return for each: True, or False if the lease was
         lost."""
-        return self._call_for_shard("requeue", shard, _flatten(map(_lease_args, jobs)), _parse_flags)
+        return self._call_for_shard("requeue", shard, flatten_args(map(_lease_args, jobs)), parse_flags)
 
     # Maintenance
 
@@ -356,7 +352,7 @@ class Stubs:
             args += (row.seq, keys.encode(row.job_id), encode_body(row.job_id, row), row.size, row.enqueued_ms)
             args += (repr(row.due_ms), row.priority, "" if row.expires_ms is None else row.expires_ms)
             args += (row.max_attempts, int(row.delayed))
-        return self._call_for_queue("refill", ref, args, _parse_refill)
+        return self._call_for_queue("refill", ref, args, lambda answer: RefillResult(int(answer[0]), answer[1]))
 
     def sync_cold(
         self, ref: QueueRef, counters: ColdCounters, deleted_rows: Iterable[int] = (), postgres_id: str = ""
@@ -376,15 +372,15 @@ class Stubs:
 
     def list_dead(self, ref: QueueRef, at_most: int, at_most_bytes: int = DEAD_BYTES) -> ScriptCall[list[DeadRow]]:
         """Return up to `at_most` dead jobs, oldest first; the page ends early once payloads reach `at_most_bytes`."""
-        shard = self.find_shard(ref)
         args = [*_key_parts(ref), at_most, at_most_bytes]
-        return self._call("list_dead", shard, keys.dead(shard, ref), args, _parse_dead_rows)
+        return self._call_for_queue(
+            "list_dead", ref, args, lambda answer: [_parse_dead_row(*fields) for fields in answer], keys.dead
+        )
 
     def drop_dead(self, ref: QueueRef, rows: Iterable[DeadRow], keep_ms: int) -> ScriptCall[int]:
         """Delete dead jobs that PostgreSQL has stored. Return how many. Their ids stay reserved for `keep_ms`."""
-        shard = self.find_shard(ref)
-        args = _flatten((keys.encode(row.job_id), row.buried_ms) for row in rows)
-        return self._call("drop_dead", shard, keys.dead(shard, ref), [*_key_parts(ref), keep_ms, *args], int)
+        args = flatten_args((keys.encode(row.job_id), row.buried_ms) for row in rows)
+        return self._call_for_queue("drop_dead", ref, [*_key_parts(ref), keep_ms, *args], int, keys.dead)
 
     # Operators
 
@@ -404,31 +400,33 @@ class Stubs:
     def _call_on_dead(
         self, name: str, ref: QueueRef, which: DeadFilter, at_most: int, skip: int
     ) -> ScriptCall[RedriveResult | None]:
-        shard = self.find_shard(ref)
         since = "-inf" if which.buried_from_ms is None else which.buried_from_ms
         until = "+inf" if which.buried_until_ms is None else which.buried_until_ms
         args: list[Arg] = [*_key_parts(ref), at_most, skip, since, until, which.task, which.error, *self._caps_args()]
         args += map(keys.encode, which.ids)
-        return self._call(name, shard, keys.dead(shard, ref), args, _parse_redrive)
+        return self._call_for_queue(
+            name, ref, args, lambda answer: RedriveResult(*answer) if answer else None, keys.dead
+        )
 
     def share(self, env: EnvRef, round_: int, words: Sequence[str]) -> ScriptCall[list[str] | None]:
         """Set an environment's share of the quotas of its project and organisation, but not below its current usage.
         Return the words in force (see queue/quotas.py); None if a later round has already set it."""
         shard = self.find_shard(env)
-
-        def read(answer: list[Any]) -> list[str] | None:
-            return [word.decode() for word in answer[1:]] if answer[0] else None
-
-        return self._call("share", shard, keys.env(shard, env), [keys.env_part(env), round_, *words], read)
+        args = [keys.env_part(env), round_, *words]
+        return self._call(
+            "share",
+            shard,
+            keys.env(shard, env),
+            args,
+            lambda answer: [word.decode() for word in answer[1:]] if answer[0] else None,
+        )
 
     def sync_settings_state(self, shard: int, restored_for: str = "") -> ScriptCall[SettingsState]:
         """Return whether settings were restored on this server. With `restored_for`, first record that they were
         restored for that life of the server."""
-
-        def read(answer: list[bytes]) -> SettingsState:
-            return SettingsState(*(part.decode() for part in answer))
-
-        return self._call_for_shard("sync_settings_state", shard, [restored_for], read)
+        return self._call_for_shard(
+            "sync_settings_state", shard, [restored_for], lambda answer: SettingsState(*map(bytes.decode, answer))
+        )
 
     def restore_setting(self, ref: QueueRef | EnvRef, name: str, value: str | None) -> ScriptCall[bool]:
         """Set a field to its value in PostgreSQL. Creates a queue that does not exist in Valkey."""
@@ -446,17 +444,22 @@ class Stubs:
             key, args = keys.queue(shard, ref), [*_key_parts(ref)]
         else:
             key, args = keys.env(shard, ref), [keys.env_part(ref), ""]
-        pairs = _flatten((name, "" if value is None else value) for name, value in fields.items())
+        pairs = flatten_args((name, "" if value is None else value) for name, value in fields.items())
         return self._call("configure", shard, key, [*args, *pairs], bool)
 
     def _caps_args(self) -> tuple[int, int, int]:
         return self.caps.items, self.caps.bytes, self.caps.shard_bytes
 
     def _call_for_queue(
-        self, name: str, ref: QueueRef, args: Sequence[Arg], parse: Callable[[Any], T]
+        self,
+        name: str,
+        ref: QueueRef,
+        args: Sequence[Arg],
+        parse: Callable[[Any], T],
+        build_key: Callable[[int, QueueRef], str] = keys.queue,
     ) -> ScriptCall[T]:
         shard = self.find_shard(ref)
-        return self._call(name, shard, keys.queue(shard, ref), args, parse)
+        return self._call(name, shard, build_key(shard, ref), args, parse)
 
     def _call_for_shard(self, name: str, shard: int, args: Sequence[Arg], parse: Callable[[Any], T]) -> ScriptCall[T]:
         return self._call(name, shard, keys.meta(shard), args, parse)
@@ -482,20 +485,8 @@ def _encode_error(error: str) -> bytes:
     return error.encode(errors="backslashreplace")
 
 
-def _flatten(rows: Iterable[Iterable[Arg]]) -> list[Arg]:
-    return [value for row in rows for value in row]
-
-
-def _parse_flags(answer: list[int]) -> list[bool]:
-    return [flag == 1 for flag in answer]
-
-
 def _parse_state(answer: bytes | None) -> JobState | None:
     return None if answer is None else JobState(answer.decode())
-
-
-def _parse_redrive(answer: list[int]) -> RedriveResult | None:
-    return RedriveResult(*answer) if answer else None
 
 
 def encode_body(job_id: str, job: NewJob | ColdRow) -> bytes:
@@ -525,14 +516,6 @@ def _parse_refill_state(answer: list[Any]) -> RefillState:
     pairs = zip(named[::2], named[1::2], strict=True)
     unconfirmed = [PlacedRow(int(row), keys.decode(job.decode()) if job else None) for row, job in pairs]
     return RefillState(float(now_ms), int(epoch), bool(cold), cold_epoch, items, size, *flags, placed, unconfirmed)
-
-
-def _parse_refill(answer: list[Any]) -> RefillResult:
-    return RefillResult(int(answer[0]), answer[1])
-
-
-def _parse_dead_rows(answer: list[list[bytes]]) -> list[DeadRow]:
-    return [_parse_dead_row(*fields) for fields in answer]
 
 
 def _parse_dead_row(_: bytes, buried: bytes, body: bytes, *fields: bytes) -> DeadRow:

@@ -3,15 +3,17 @@ runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.model.event import COUNT_COLUMN, generate_event_lua
 from headrace.streams.keys import GroupKeys
-from headrace.valkey.scripts import Arg, Script, ScriptCall, load_script
+from headrace.valkey.scripts import Arg, Script, ScriptCall, flatten_args, load_script, parse_flags
+
+T = TypeVar("T")
 
 SCRIPTS = (
     *("publish", "dequeue", "extend", "ack", "nack", "bury", "requeue", "reclaim", "remove_consumers", "redrive"),
@@ -81,46 +83,34 @@ class GroupStubs:
 
     def dequeue(self, n: int) -> ScriptCall[DequeuedEntries]:
         """Lease up to n entries: due retries first, then new ones."""
-        return ScriptCall(script("dequeue"), *self._call_args(n), _parse_dequeued)
+        return self._call("dequeue", [n], _parse_dequeued)
 
     def extend(self, entries: Iterable[LeasedEntry]) -> ScriptCall[list[bool]]:
         """Extend leases. Return for each: True, or False if the lease was lost."""
-        return ScriptCall(
-            script("extend"), *self._call_args(*_flatten((each.id, each.delivery) for each in entries)), _parse_flags
-        )
+        return self._report("extend", ((each.id, each.delivery) for each in entries))
 
     def ack(self, done: Iterable[tuple[LeasedEntry, int]]) -> ScriptCall[list[bool]]:
         """Acknowledge entries, given as (entry, run ms). Return for each: True, or False if the lease was lost."""
-        return ScriptCall(
-            script("ack"), *self._call_args(*_flatten((each.id, each.delivery, ms) for each, ms in done)), _parse_flags
-        )
+        return self._report("ack", ((each.id, each.delivery, ms) for each, ms in done))
 
     def nack(self, failed: Iterable[tuple[LeasedEntry, int]]) -> ScriptCall[list[bool]]:
         """Schedule retries of entries, given as (entry, delay ms). Return for each: True, or False if the lease was
         lost."""
-        return ScriptCall(
-            script("nack"),
-            *self._call_args(*_flatten((each.id, each.delivery, ms) for each, ms in failed)),
-            _parse_flags,
-        )
+        return self._report("nack", ((each.id, each.delivery, ms) for each, ms in failed))
 
     def bury(self, failed: Iterable[tuple[LeasedEntry, str]]) -> ScriptCall[list[bool]]:
         """Bury entries, given as (entry, reason). Return for each: True, or False if the lease was lost."""
-        return ScriptCall(
-            script("bury"),
-            *self._call_args(*_flatten((each.id, each.delivery, why) for each, why in failed)),
-            _parse_flags,
-        )
+        return self._report("bury", ((each.id, each.delivery, why) for each, why in failed))
 
     def requeue(self, entries: Iterable[LeasedEntry]) -> ScriptCall[list[bool]]:
         """Return entries without using an attempt. Return for each: True, or False if the lease was lost."""
-        return ScriptCall(
-            script("requeue"), *self._call_args(*_flatten((each.id, each.delivery) for each in entries)), _parse_flags
-        )
+        return self._report("requeue", ((each.id, each.delivery) for each in entries))
 
     def reclaim(self, idle_ms: int, cursor: str, at_most: int) -> ScriptCall[ReclaimResult]:
         """Make up to `at_most` pending entries that were idle for `idle_ms` available for a retry."""
-        return ScriptCall(script("reclaim"), *self._call_args(idle_ms, cursor, at_most), _parse_reclaim)
+        return self._call(
+            "reclaim", [idle_ms, cursor, at_most], lambda answer: ReclaimResult(answer[0].decode(), *answer[1:])
+        )
 
     def remove_consumers(self, idle_ms: int, *, leaving: bool = False) -> ScriptCall[int]:
         """Remove consumers of Headrace without pending entries that have been idle for `idle_ms`; with `leaving`, also
@@ -130,35 +120,23 @@ class GroupStubs:
 
     def redrive(self, at_most: int, after: str = "", ids: Iterable[str] = ()) -> ScriptCall[tuple[int, str]]:
         """Redrive dead letters. Return how many, and the id of the last letter examined."""
-        return ScriptCall(
-            script("redrive"), *self._call_args(at_most, after, *ids), lambda reply: (reply[0], reply[1].decode())
-        )
+        return self._call("redrive", [at_most, after, *ids], lambda reply: (reply[0], reply[1].decode()))
 
     def snapshot(self, count_bound: int, after: str, samples: int) -> ScriptCall[GroupSnapshot]:
         """Read totals and gauges of the group, and up to `samples` entries of samples after an id."""
-        return ScriptCall(
-            script("snapshot"), *self._call_args(count_bound, after, samples, *COUNT_COLUMN), _parse_snapshot
-        )
+        return self._call("snapshot", [count_bound, after, samples, *COUNT_COLUMN], _parse_snapshot)
 
-    def _call_args(self, *args: Arg) -> tuple[list[str], list[Arg]]:
-        return self.keys.list_all(), [self.keys.group, self.consumer, *args]
+    def _report(self, name: str, rows: Iterable[tuple[Arg, ...]]) -> ScriptCall[list[bool]]:
+        return self._call(name, flatten_args(rows), parse_flags)
+
+    def _call(self, name: str, args: Iterable[Arg], parse: Callable[[Any], T]) -> ScriptCall[T]:
+        return ScriptCall(script(name), self.keys.list_all(), [self.keys.group, self.consumer, *args], parse)
 
 
 def publish(stream: str, maxlen: int, hard_maxlen: int, field: str, values: Iterable[str]) -> ScriptCall[list[str]]:
     """Add entries to a stream, all or none, and trim it. Return their ids."""
-    return ScriptCall(script("publish"), [stream], [maxlen, hard_maxlen, field, *values], _parse_ids)
-
-
-def _flatten(rows: Iterable[Iterable[Arg]]) -> list[Arg]:
-    return [value for row in rows for value in row]
-
-
-def _parse_flags(answer: list[int]) -> list[bool]:
-    return [flag == 1 for flag in answer]
-
-
-def _parse_ids(answer: list[bytes]) -> list[str]:
-    return [entry_id.decode() for entry_id in answer]
+    args = [maxlen, hard_maxlen, field, *values]
+    return ScriptCall(script("publish"), [stream], args, lambda ids: [entry_id.decode() for entry_id in ids])
 
 
 def _parse_dequeued(answer: list[Any]) -> DequeuedEntries:
@@ -167,10 +145,6 @@ def _parse_dequeued(answer: list[Any]) -> DequeuedEntries:
 
 def _parse_entry(entry_id: bytes, flat: list[bytes], delivery: int, waited_ms: int) -> LeasedEntry:
     return LeasedEntry(entry_id.decode(), dict(zip(flat[::2], flat[1::2], strict=True)), delivery, waited_ms)
-
-
-def _parse_reclaim(answer: list[Any]) -> ReclaimResult:
-    return ReclaimResult(answer[0].decode(), answer[1], answer[2])
 
 
 def _parse_snapshot(answer: list[Any]) -> GroupSnapshot:

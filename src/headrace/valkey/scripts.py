@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources.abc import Traversable
@@ -72,6 +72,14 @@ class ScriptCall(Generic[T]):
     parse: Callable[[Any], T]
 
 
+def flatten_args(rows: Iterable[Iterable[Arg]]) -> list[Arg]:
+    return [value for row in rows for value in row]
+
+
+def parse_flags(answer: list[int]) -> list[bool]:
+    return [flag == 1 for flag in answer]
+
+
 def load_script(
     folder: Traversable, name: str, preamble: str = "", *, finds_keys: bool = False, on_failure: str = ""
 ) -> Script:
@@ -100,8 +108,9 @@ def resolve_includes(folder: Traversable, name: str) -> dict[str, str]:
             raise ValueError(f"Lua files include each other: {', '.join((*including, part))}")
         if part not in found:
             text = _read(folder, part)
-            for other in _parse_includes(INCLUDE, text):
-                add(other, (*including, part))
+            for names in INCLUDE.findall(text):
+                for other in names.split(","):
+                    add(other.strip(), (*including, part))
             found[part] = text
 
     add(name, ())
@@ -116,11 +125,6 @@ def _compute_sha(source: str) -> str:
     return hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
-def _parse_includes(directive: re.Pattern[str], body: str) -> list[str]:
-    found = directive.search(body)
-    return [part.strip() for part in found.group(1).split(",")] if found else []
-
-
 def run(client: Valkey, call: ScriptCall[T]) -> T:
     """Run a call and return the parsed reply. Sends the source if the server does not have the script."""
     source, sha = call.script.select_source(client)
@@ -133,7 +137,6 @@ def run(client: Valkey, call: ScriptCall[T]) -> T:
 
 
 async def run_async(client: AsyncValkey, call: ScriptCall[T]) -> T:
-    """Run a call with an asynchronous client, as `run` does."""
     source, sha = call.script.select_source(client)
     with translate_errors():
         try:
