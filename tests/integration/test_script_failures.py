@@ -240,7 +240,21 @@ def lose_entries(world: World) -> None:
 
 def rows() -> list[ColdRow]:
     def row(number: int, job_id: str, due_ms: float) -> ColdRow:
-        return ColdRow(number, job_id, "task", "", "", b"payload", 7, 0, 3, 1, due_ms, None, False)
+        return ColdRow(
+            seq=number,
+            job_id=job_id,
+            task="task",
+            flow="",
+            flow_type="",
+            payload=b"payload",
+            size=7,
+            priority=0,
+            max_attempts=3,
+            enqueued_ms=1,
+            due_ms=due_ms,
+            expires_ms=None,
+            delayed=False,
+        )
 
     return [row(1, "c1", 2.0), row(2, "c2", 3.0)]
 

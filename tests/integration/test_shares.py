@@ -183,7 +183,21 @@ def test_refill_state_and_refill_agree(world: World) -> None:
         rows = []
         for number in range(300):
             seq += 1
-            row = ColdRow(seq, f"{held}-{number}", "send", "", "", b"1", 1, 0, 1, 1, room.now_ms, None, False)
+            row = ColdRow(
+                seq=seq,
+                job_id=f"{held}-{number}",
+                task="send",
+                flow="",
+                flow_type="",
+                payload=b"1",
+                size=1,
+                priority=0,
+                max_attempts=1,
+                enqueued_ms=1,
+                due_ms=room.now_ms,
+                expires_ms=None,
+                delayed=False,
+            )
             rows.append(row)
         placed = world.tiers.run(stubs.refill(ref, token, room.now_ms + 1_000_000, rows))
         assert room.needs_refill, "an empty queue can always take a job"

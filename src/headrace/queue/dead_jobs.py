@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.model.names import MAX_NAME_BYTES, QueueRef
 from headrace.queue import keys
-from headrace.queue.scripts import DeadFilter, split_body
+from headrace.queue.scripts import DeadFilter, DeadRow, split_body
 from headrace.valkey.connect import Valkey, translate_errors
 
 DeadCursor = tuple[int, str]
@@ -18,22 +18,11 @@ HEADER_BYTES = 4 * (MAX_NAME_BYTES + 1)
 _FIELDS = ("enqueued", "priority", "attempts", "max_attempts", "size", "error")
 
 
-@dataclass(frozen=True)
-class DeadEntry:
-    """A dead job in a list."""
+@dataclass(frozen=True, kw_only=True)
+class DeadEntry(DeadRow):
+    """A dead job of either tier in a list."""
 
-    job_id: str
-    buried_ms: int
     matches: bool  # it matches the filter; if not, only its cursor is meaningful
-    task: str
-    flow: str
-    flow_type: str
-    size: int
-    priority: int
-    attempts: int
-    max_attempts: int
-    enqueued_ms: int
-    error: str
     payload: bytes = b""  # the first bytes, if requested
 
     @property
@@ -100,8 +89,18 @@ def _parse_entry(
     (_, task, flow, flow_type), payload = split_body(body)
     enqueued_ms, priority, attempts, max_attempts, size = (int(field or 0) for field in fields[:5])
     error = (fields[5] or b"").decode(errors="replace")
-    matches = which.task in ("", task) and which.error in error
     return DeadEntry(
-        *(cursor[1], cursor[0], matches, task, flow, flow_type, size, priority, attempts, max_attempts),
-        *(enqueued_ms, error, payload[:payload_bytes]),
+        job_id=cursor[1],
+        buried_ms=cursor[0],
+        matches=which.task in ("", task) and which.error in error,
+        task=task,
+        flow=flow,
+        flow_type=flow_type,
+        size=size,
+        priority=priority,
+        attempts=attempts,
+        max_attempts=max_attempts,
+        enqueued_ms=enqueued_ms,
+        error=error,
+        payload=payload[:payload_bytes],
     )

@@ -83,11 +83,10 @@ class PlacedRow:
     job_id: str | None  # None: unknown, because an earlier release placed it
 
 
-@dataclass(frozen=True)
-class ColdRow:
-    """A waiting or delayed job in PostgreSQL."""
+@dataclass(frozen=True, kw_only=True)
+class JobRow:
+    """Fields of every job that moves between Valkey and PostgreSQL."""
 
-    seq: int
     job_id: str
     task: str
     flow: str
@@ -97,6 +96,13 @@ class ColdRow:
     priority: int
     max_attempts: int
     enqueued_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColdRow(JobRow):
+    """A waiting or delayed job in PostgreSQL."""
+
+    seq: int
     due_ms: float
     expires_ms: int | None
     delayed: bool
@@ -146,20 +152,11 @@ class SettingsState:
     postgres_id: str  # id of the PostgreSQL that has the record; empty: not known
 
 
-@dataclass(frozen=True)
-class DeadRow:
+@dataclass(frozen=True, kw_only=True)
+class DeadRow(JobRow):
     """A dead job in Valkey."""
 
-    job_id: str
-    task: str
-    flow: str
-    flow_type: str
-    payload: bytes
-    size: int
-    priority: int
     attempts: int
-    max_attempts: int
-    enqueued_ms: int
     buried_ms: int
     error: str
 
@@ -489,7 +486,7 @@ def _parse_state(answer: bytes | None) -> JobState | None:
     return None if answer is None else JobState(answer.decode())
 
 
-def encode_body(job_id: str, job: NewJob | ColdRow) -> bytes:
+def encode_body(job_id: str, job: NewJob | JobRow) -> bytes:
     """Return the immutable part of a job: tab-separated header, newline, payload. Names contain no control
     characters, so the separators are unambiguous."""
     return "\t".join((job_id, job.task, job.flow, job.flow_type)).encode() + b"\n" + job.payload
@@ -523,8 +520,18 @@ def _parse_dead_row(_: bytes, buried: bytes, body: bytes, *fields: bytes) -> Dea
     enqueued, priority, attempts, max_attempts, size = map(int, fields[:5])
     error = fields[5].decode(errors="replace").replace("\0", "\\x00")  # PostgreSQL text cannot contain NUL
     return DeadRow(
-        *(job_id, task, flow, flow_type, payload, size, priority, attempts, max_attempts, enqueued),
-        *(int(buried), error),
+        job_id=job_id,
+        task=task,
+        flow=flow,
+        flow_type=flow_type,
+        payload=payload,
+        size=size,
+        priority=priority,
+        attempts=attempts,
+        max_attempts=max_attempts,
+        enqueued_ms=enqueued,
+        buried_ms=int(buried),
+        error=error,
     )
 
 
