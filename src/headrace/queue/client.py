@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import TracebackType
 from typing import Any, TypeVar
 
 from headrace.errors import (
@@ -163,11 +162,9 @@ class Operations:
                 continue
             except CommitUnclear as error:
                 raise _spill_outcome_unknown(accepted, len(cold), error) from error
-            except QuotaExceeded as error:
-                if any(accepted):
-                    raise _spill_refused(accepted, len(cold), error) from error
-                raise
-            except (ColdFull, DatabaseFull, DatabaseUnavailable, MigrationError, WrongDatabase) as error:
+            except (ColdFull, DatabaseFull, DatabaseUnavailable, MigrationError, QuotaExceeded, WrongDatabase) as error:
+                if isinstance(error, QuotaExceeded) and not any(accepted):
+                    raise
                 raise _spill_refused(accepted, len(cold), error) from error
             for (i, _), is_new in zip(cold, stored, strict=True):
                 accepted[i] = is_new
@@ -199,22 +196,12 @@ class Operations:
                 job = yield self.options.make_stubs().get(env, job_id)
         return job
 
-    def pause(self, ref: QueueRef, paused: bool) -> Steps[None]:
-        return self._configure(ref, {"paused": "1" if paused else None})
-
-    def close_queue(self, ref: QueueRef, closed: bool) -> Steps[None]:
-        return self._configure(ref, {"closed": "1" if closed else None})
-
     def limits(self, ref: QueueRef | EnvRef, limit: int | None, burst: float | None) -> Steps[None]:
         check_limits(limit, burst)
         fields = {"limit": None if limit is None else str(limit)}
         if isinstance(ref, EnvRef):
             fields["burst"] = None if burst is None else repr(burst)
         return self._configure(ref, fields)
-
-    def caps(self, ref: QueueRef, items: int | None, size: int | None) -> Steps[None]:
-        check_caps(items, size)
-        return self._configure(ref, {}, (items, size))
 
     def _format_caps(self, items: int | None, size: int | None) -> str | None:
         defaults = self.options.caps
@@ -270,8 +257,9 @@ class Operations:
         """Call `act` page by page on all dead jobs that match the filter."""
         moved = skip = remaining = 0
         while True:
-            answer: RedriveResult | None = yield act(ref, which, REDRIVE_PAGE, skip)
-            page = require_page(ref, answer)
+            page: RedriveResult | None = yield act(ref, which, REDRIVE_PAGE, skip)
+            raise_if_unknown(ref, page is not None)
+            assert page is not None
             moved += page.moved
             remaining += page.remaining
             skip += page.examined - page.moved  # these stay dead, ahead of the next page
@@ -285,7 +273,6 @@ class SyncClient:
     def __init__(self, url: str, options: QueueOptions | None = None, overflow: Overflow | None = None) -> None:
         self.redis = connect(url)
         self.options = options or QueueOptions()
-        self._overflow = overflow
         self._operations = Operations(self.options, overflow)
         self._checked = False
 
@@ -310,17 +297,17 @@ class SyncClient:
 
     def pause(self, ref: QueueRef) -> None:
         """Pause a queue: accept jobs but start none."""
-        self._drive(self._operations.pause(ref, True))
+        self._drive(self._operations.change(ref, QueueChange(paused=True)))
 
     def resume(self, ref: QueueRef) -> None:
-        self._drive(self._operations.pause(ref, False))
+        self._drive(self._operations.change(ref, QueueChange(paused=False)))
 
     def close_queue(self, ref: QueueRef) -> None:
         """Close a queue: refuse new jobs; waiting jobs still run."""
-        self._drive(self._operations.close_queue(ref, True))
+        self._drive(self._operations.change(ref, QueueChange(closed=True)))
 
     def open_queue(self, ref: QueueRef) -> None:
-        self._drive(self._operations.close_queue(ref, False))
+        self._drive(self._operations.change(ref, QueueChange(closed=False)))
 
     def limits(self, ref: QueueRef | EnvRef, limit: int | None, burst: float | None = None) -> None:
         """Limit the number of running jobs of a queue or environment; None: no limit. An environment as a whole may
@@ -329,7 +316,7 @@ class SyncClient:
 
     def caps(self, ref: QueueRef, items: int | None, size: int | None) -> None:
         """Limit the jobs and payload bytes of a queue in Valkey; both None: the bounds of all queues apply."""
-        self._drive(self._operations.caps(ref, items, size))
+        self._drive(self._operations.change(ref, QueueChange(caps=(items, size))))
 
     def change(self, ref: QueueRef, to: QueueChange) -> None:
         """Change several settings of a queue atomically."""
@@ -346,7 +333,6 @@ class SyncClient:
 
     @property
     def shards(self) -> int:
-        """Return the number of shards of the queue."""
         self.check_shards()
         return self.options.shards or DEFAULT_SHARDS
 
@@ -362,8 +348,8 @@ class SyncClient:
 
     def close(self) -> None:
         self.redis.close()
-        if self._overflow:
-            self._overflow.close()
+        if self._operations.overflow:
+            self._operations.overflow.close()
 
     def _drive(self, steps: Generator[Step, Any, T]) -> T:
         self.check_shards()
@@ -381,9 +367,7 @@ class SyncClient:
     def __enter__(self) -> SyncClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -395,7 +379,6 @@ class Client:
         self.redis = connect_async(url)
         self._shard_clients: dict[int, AsyncValkey] = {}
         self.options = options or QueueOptions()
-        self._overflow = overflow
         self._operations = Operations(self.options, overflow)
         self._checked = False
 
@@ -412,22 +395,22 @@ class Client:
         return await self._drive(self._operations.get(env, job_id))
 
     async def pause(self, ref: QueueRef) -> None:
-        await self._drive(self._operations.pause(ref, True))
+        await self._drive(self._operations.change(ref, QueueChange(paused=True)))
 
     async def resume(self, ref: QueueRef) -> None:
-        await self._drive(self._operations.pause(ref, False))
+        await self._drive(self._operations.change(ref, QueueChange(paused=False)))
 
     async def close_queue(self, ref: QueueRef) -> None:
-        await self._drive(self._operations.close_queue(ref, True))
+        await self._drive(self._operations.change(ref, QueueChange(closed=True)))
 
     async def open_queue(self, ref: QueueRef) -> None:
-        await self._drive(self._operations.close_queue(ref, False))
+        await self._drive(self._operations.change(ref, QueueChange(closed=False)))
 
     async def limits(self, ref: QueueRef | EnvRef, limit: int | None, burst: float | None = None) -> None:
         await self._drive(self._operations.limits(ref, limit, burst))
 
     async def caps(self, ref: QueueRef, items: int | None, size: int | None) -> None:
-        await self._drive(self._operations.caps(ref, items, size))
+        await self._drive(self._operations.change(ref, QueueChange(caps=(items, size))))
 
     async def change(self, ref: QueueRef, to: QueueChange) -> None:
         await self._drive(self._operations.change(ref, to))
@@ -467,8 +450,8 @@ class Client:
     async def close(self) -> None:
         for client in (self.redis, *self._shard_clients.values()):
             await client.aclose()
-        if self._overflow:
-            await asyncio.to_thread(self._overflow.close)
+        if self._operations.overflow:
+            await asyncio.to_thread(self._operations.overflow.close)
 
     async def _drive(self, steps: Generator[Step, Any, T]) -> T:
         await self.check_shards()
@@ -486,9 +469,7 @@ class Client:
     async def __aenter__(self) -> Client:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 
@@ -514,12 +495,6 @@ def _spill_outcome_unknown(accepted: Sequence[bool], unclear: int, reason: objec
         f"duplicated. ({reason})",
         accepted,
     )
-
-
-def require_page(ref: QueueRef, page: RedriveResult | None) -> RedriveResult:
-    raise_if_unknown(ref, page is not None)
-    assert page is not None
-    return page
 
 
 def raise_if_unknown(ref: QueueRef | EnvRef, found: bool) -> None:
