@@ -20,7 +20,7 @@ from headrace.errors import HeadraceError
 from headrace.postgres.rights import has_credential, is_encrypted, read_hosts, read_role_rights, remove_password
 from headrace.settings import SETTINGS, LoadedSettings, Settings
 from headrace.valkey.connect import connect, translate_errors
-from headrace.valkey.rights import find_excess_rights
+from headrace.valkey.probe import find_excess_rights
 from headrace.webhook.guard import describe_danger
 
 OTHERS_MODE_BITS = 0o077  # mode bits of the group and of other users
