@@ -26,7 +26,7 @@ from headrace.runtime.http_server import CannotListen, serve_metrics
 from headrace.runtime.loop import LoopStats, ServiceMetrics
 from headrace.runtime.metrics import BOUNDS_S, DurationHistogram, MetricDeclaration, MetricFamilies, MetricValues
 from headrace.runtime.prometheus import build_registry
-from headrace.streams import watcher_metrics as streams
+from headrace.streams import watcher as streams
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "process-metrics.md").read_text("utf-8")
 REF = QueueRef("o", "p", "e", "q")

@@ -27,6 +27,8 @@ from headrace.model.names import QueueRef
 from headrace.queue.keys import queue_part
 from headrace.queue.maintenance import TICK_MS
 from headrace.queue.scripts import Stubs
+from headrace.runtime.loop import LoopStats, ServiceMetrics
+from headrace.runtime.metrics import MetricDeclaration, MetricValues
 from headrace.streams import keys
 from headrace.streams.consumers import read_consumers
 from headrace.streams.dead_letters import count_dead
@@ -34,7 +36,6 @@ from headrace.streams.depth import COUNT_BOUND, explain_unknown_depth
 from headrace.streams.group_status import GroupStatus, build_status, explain_failure, save_report
 from headrace.streams.keys import GroupKeys
 from headrace.streams.scripts import FIRST_ID, GroupSnapshot, GroupStubs, script
-from headrace.streams.watcher_metrics import WatcherMetrics
 from headrace.valkey.connect import ScriptError, Valkey, translate_errors
 from headrace.valkey.scripts import ScriptCall, run
 from headrace.valkey.stream_groups import translate_group_errors
@@ -47,6 +48,12 @@ MAX_EMITS = 50  # events of one group in a row, while more samples are waiting
 STUCK_AFTER_MS = 300_000
 
 BROKER, SERVER = "broker", "server"
+
+GROUPS = MetricDeclaration("headrace_streams_watched_groups", "gauge", "Watched groups.")
+SILENT = MetricDeclaration(
+    "headrace_streams_silent_groups", "gauge", "Watched groups that could not be read in the last iteration."
+)
+METRICS = (GROUPS, SILENT)
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,15 @@ def compute_totals(snapshot: GroupSnapshot) -> dict[Op, int]:
     return {Op.ENQUEUE: snapshot.entries_added, Op.DEQUEUE: snapshot.entries_read, **acks}
 
 
+class WatcherMetrics(ServiceMetrics):
+    def __init__(self, groups: int) -> None:
+        self.rounds = LoopStats("streams")
+        self.silent = MetricValues(SILENT)
+        watched = MetricValues(GROUPS)
+        watched.set(groups)
+        super().__init__([self.rounds], [watched, self.silent])
+
+
 class Watcher:
     """Watcher of consumer groups. `source` is the streams server, `target` Headrace's own server; they may be the
     same."""
@@ -132,7 +148,7 @@ class Watcher:
         """Report all groups. Return how many succeeded. A group that cannot be read does not affect the others."""
         began = time.monotonic()
         reported = sum(self._report_group(group) for group in self._groups)
-        self.metrics.set_silent(len(self._groups) - reported)
+        self.metrics.silent.set(len(self._groups) - reported)
         try:
             for shard in sorted({self._stubs.find_shard(group.ref) for group in self._groups}):
                 run(self._target, self._stubs.tick(shard, TICK_MS))
