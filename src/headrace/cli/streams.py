@@ -30,8 +30,8 @@ from headrace.streams.dead_letters import redrive as redrive_letters
 from headrace.streams.depth import GroupDepth, read_depth
 from headrace.streams.keys import GroupKeys
 from headrace.streams.watcher import WatchedGroup, Watcher, make_watched_group
-from headrace.valkey.connect import ScriptError, Valkey, connect
-from headrace.valkey.stream_groups import find_streams, list_groups, read_server_time_ms
+from headrace.valkey.connect import ScriptError, Valkey, connect, read_server_time_ms
+from headrace.valkey.stream_groups import find_streams, list_groups, translate_group_errors
 
 COLUMNS = (
     *("stream", "group", "undelivered", "pending", "load", "oldest", "idle"),
@@ -96,7 +96,8 @@ def list_streams(invocation: Invocation, names: tuple[str, ...], group: str | No
     """
     settings = invocation.settings
     with connect_streams(settings) as client:
-        now_ms = read_server_time_ms(client)
+        with translate_group_errors("*", "*"):
+            now_ms = read_server_time_ms(client)
         rows = [_read_list_row(client, settings, *pair) for pair in _select_groups(client, settings, names, group)]
     document = {"at_ms": now_ms, "streams": [_build_document(row, now_ms) for row in rows]}
     print_json_or_table(as_json, document, COLUMNS, [_format_cells(row, now_ms) for row in rows])

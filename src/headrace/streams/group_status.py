@@ -21,7 +21,7 @@ from headrace.streams import keys
 from headrace.streams.consumers import Consumer, GroupConsumers
 from headrace.streams.keys import GroupKeys
 from headrace.streams.scripts import RETRY_CONSUMER, GroupSnapshot, script
-from headrace.valkey.connect import Valkey, find_node, translate_errors
+from headrace.valkey.connect import Valkey, translate_errors
 from headrace.valkey.scripts import ScriptCall
 
 KEEP_MS = 24 * 3600 * 1000
@@ -111,7 +111,6 @@ def explain_failure(error: Exception) -> str:
 def save_report(
     shard: int, ref: QueueRef, group: GroupKeys, status: GroupStatus | None, unknown_reason: str, every_ms: int
 ) -> ScriptCall[int]:
-    """Store the latest report about a group."""
     document = "" if status is None else json.dumps(_to_document(status), separators=(",", ":"))
     args = [queue_part(ref), group.stream, group.group, every_ms, document, unknown_reason, KEEP_MS]
     return ScriptCall(script("save_report"), [keys.report(shard, ref), keys.report_index(shard)], args, int)
@@ -145,13 +144,6 @@ def read_reports(client: Valkey, shards: int, refs: Iterable[QueueRef]) -> list[
             pipeline.hgetall(keys.report(ref.environment.shard(shards), ref))
         answers: list[dict[bytes, bytes]] = pipeline.execute()
     return [_parse_report(ref, record) for ref, record in zip(groups, answers, strict=True) if record]
-
-
-def read_clock_ms(client: Valkey) -> int:
-    """Return the time (ms) of Headrace's own server, whose clock dates the reports."""
-    with translate_errors():
-        seconds, microseconds = find_node(client, "").time()
-    return seconds * 1000 + microseconds // 1000
 
 
 def _stuck_first(consumer: Consumer) -> tuple[bool, int, str]:

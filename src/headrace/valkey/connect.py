@@ -131,6 +131,13 @@ def find_node(client: Valkey, key: str) -> Valkey:
     return client
 
 
+def read_server_time_ms(client: Valkey, key: str = "") -> int:
+    """Return the clock of the server that holds a key, in ms."""
+    with translate_errors():
+        seconds, microseconds = find_node(client, key).time()
+    return seconds * 1000 + microseconds // 1000
+
+
 @contextmanager
 def translate_errors() -> Generator[None]:
     """Translate driver and server errors into Headrace errors; other server errors pass through."""
@@ -143,7 +150,7 @@ def translate_errors() -> Generator[None]:
     except ResponseError as error:
         if isinstance(error, ValkeyPermissionDenied):
             raise  # translated by a nested block
-        if _is_denied(error):
+        if isinstance(error, NoPermissionError) or "ACL failure in script" in str(error):
             raise ValkeyPermissionDenied(f"{NotPermitted()} ({error})") from error
         word = str(error).partition(" ")[0]
         if word in ("QUOTA", "RATE"):
@@ -166,11 +173,6 @@ def _parse_quota_refusal(words: list[str]) -> QuotaExceeded:
     _, kind, rate, burst, jobs, wait_ms = words
     largest = int(jobs) if kind == "environment" else 0  # a share may grow
     return EnqueueRateExceeded(_WHERE[kind], float(rate), float(burst), largest, int(wait_ms) / 1000)
-
-
-def _is_denied(error: ResponseError) -> bool:
-    """Return whether the user lacks the permission for a command or key, also for one within a script."""
-    return isinstance(error, NoPermissionError) or "ACL failure in script" in str(error)
 
 
 def _timeout_options(seconds: float) -> dict[str, Any]:

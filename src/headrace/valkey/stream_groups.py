@@ -9,7 +9,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from headrace.errors import NotAStream, QueueUnavailable, StreamFull, StreamsUnavailable, UnknownGroup
-from headrace.valkey.connect import AsyncValkey, Valkey, find_node, translate_errors
+from headrace.valkey.connect import AsyncValkey, Valkey, translate_errors
 
 
 @contextmanager
@@ -65,12 +65,6 @@ def find_streams(client: Valkey, pattern: str) -> list[str]:
     """Return the streams whose names match a glob pattern (`*`, `?`, `[…]`), sorted. Scans every key of the server."""
     with translate_group_errors(pattern, "*"):
         return sorted(key.decode() for key in client.scan_iter(match=pattern, count=1000, _type="stream"))
-
-
-def read_server_time_ms(client: Valkey) -> int:
-    with translate_group_errors("*", "*"):
-        seconds, microseconds = find_node(client, "").time()
-    return seconds * 1000 + microseconds // 1000
 
 
 async def create_group(client: AsyncValkey, stream: str, group: str) -> None:

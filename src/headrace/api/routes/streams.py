@@ -14,8 +14,9 @@ from headrace.api.routes.live import make_queue_ref
 from headrace.api.schemas.streams import WatchedStream, WatchedStreamList, present_stream
 from headrace.model.names import QueueRef
 from headrace.model.time import format_iso_ms
-from headrace.streams.group_status import list_reported_groups, read_clock_ms, read_reports
+from headrace.streams.group_status import list_reported_groups, read_reports
 from headrace.streams.watcher import make_watched_group
+from headrace.valkey.connect import read_server_time_ms
 
 router = APIRouter(prefix="/api/v1/streams", tags=["streams"], route_class=RawPathRoute)
 
@@ -35,7 +36,7 @@ def list_streams(
     """List watched stream groups in the key's scope, as last measured. Reads Valkey only. Groups not measured for a day
     are removed."""
     after = CURSOR.decode("streams", cursor)
-    now_ms = read_clock_ms(services.valkey)
+    now_ms = read_server_time_ms(services.valkey)
     refs = [] if where.nothing else list_reported_groups(services.valkey, services.shards, where.covers, where.prefix)
     matching = [ref for ref in refs if name in ref.queue]
     page, more = paginate(matching, _make_sort_key, after, limit)
@@ -62,7 +63,7 @@ def show_stream(stream: str, group: str, tenant: ReadTenant, services: ServicesD
             f"Group {group[:128]!r} of stream {stream[:128]!r} is not watched. "
             "Start a watcher with `headrace streams watch`.",
         )
-    return present_stream(reports[0], read_clock_ms(services.valkey))
+    return present_stream(reports[0], read_server_time_ms(services.valkey))
 
 
 def _make_sort_key(ref: QueueRef) -> tuple[str, str, str, str]:
