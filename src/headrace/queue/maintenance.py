@@ -12,8 +12,6 @@ event loop, so tasks that block the loop do not delay them either.
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import time
 from contextlib import AbstractContextManager
@@ -21,11 +19,10 @@ from threading import Event, Thread
 from typing import Any
 
 from headrace.errors import HeadraceError, NotPermitted
-from headrace.model.job import make_job_id
 from headrace.queue import keys
 from headrace.queue.scripts import MaintainResult, Stubs
 from headrace.runtime.backoff import Backoff
-from headrace.runtime.loop import run_in_thread, single_value_family
+from headrace.runtime.loop import make_process_name, run_in_thread, single_value_family
 from headrace.runtime.metrics import MetricDeclaration, MetricFamilies, MetricValues
 from headrace.valkey.connect import ScriptError, Valkey, connect, translate_errors
 from headrace.valkey.scripts import run
@@ -75,7 +72,7 @@ class Maintenance:
     """Maintenance of all shards. Connects at the first run, and retries while a server is unavailable."""
 
     def __init__(self, url: str, stubs: Stubs, name: str | None = None) -> None:
-        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{make_job_id()[-6:]}"
+        self.name = name or make_process_name()
         self._url = url
         self._stubs = stubs
         self._client: Valkey | None = None
@@ -90,7 +87,6 @@ class Maintenance:
         self._jobs = MetricValues(JOBS, ("expire",), ("reclaim",), ("release",))
 
     def run_in_background(self) -> AbstractContextManager[None]:
-        """Run maintenance in a background thread until the block ends."""
         return run_in_thread(self.run_forever, "maintenance", STOP_S)
 
     def run_forever(self, stop: Event) -> None:
@@ -110,7 +106,6 @@ class Maintenance:
             self._client.close()
 
     def run_once(self) -> None:
-        """Maintain each shard once."""
         for shard in range(self._count_shards()):
             self.maintain(shard)
 
@@ -133,7 +128,6 @@ class Maintenance:
         return min(max(answer.next_call_ms / 1000, MIN_PAUSE_S), MAX_PAUSE_S)
 
     def _report_quarantined(self, shard: int, count: int) -> None:
-        """Count and log the malformed entries that the last call removed."""
         self._quarantined.add(count, str(shard))
         try:
             with translate_errors():
@@ -167,11 +161,8 @@ class Maintenance:
 
     def families(self) -> MetricFamilies:
         yield single_value_family(OWNED, len(self._owned))
-        yield self._runs.read()
-        yield self._failed.read()
-        yield self._jobs.read()
-        yield self._repaired.read()
-        yield self._quarantined.read()
+        for values in (self._runs, self._failed, self._jobs, self._repaired, self._quarantined):
+            yield values.read()
 
     def _maintain_forever(self, shard: int, stop: Event) -> None:
         while not stop.wait(self.maintain(shard)):
@@ -188,11 +179,10 @@ class Maintenance:
         unavailable."""
         try:
             with translate_errors():
-                stored = self._get_client().get(keys.SHARDS)
+                stored: Any = self._get_client().get(keys.SHARDS)
         except (HeadraceError, ScriptError) as error:
             log.debug("number of shards unknown, using the configured one: %s", error)
             return self._stubs.shards
-        assert stored is None or isinstance(stored, bytes)
         return self._stubs.shards if stored is None else int(stored)
 
     def _record_result(self, shard: int, answer: MaintainResult) -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
 from headrace.errors import NotPermitted
-from headrace.model.job import LeasedJob, make_job_id
+from headrace.model.job import LeasedJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.tasks import Tasks
+from headrace.runtime.loop import make_process_name
 from headrace.valkey.connect import AsyncValkey, Valkey, translate_errors
 
 STALE_MS = 30_000
@@ -31,8 +31,6 @@ class RunningTask:
 
 @dataclass(frozen=True)
 class ReportedTask:
-    """A running task as reported by its worker."""
-
     queue: QueueRef
     job_id: str
     task: str
@@ -50,10 +48,8 @@ class LiveWorkers:
 
 
 class WorkerRegistration:
-    """The entry of one worker in the registry."""
-
     def __init__(self, client: AsyncValkey, name: str | None = None) -> None:
-        self.worker_id = name or f"{socket.gethostname()}-{os.getpid()}-{make_job_id()[-6:]}"
+        self.worker_id = name or make_process_name()
         self._client = client
         self._served: dict[tuple[str, str, str, str], None] = {}
 
@@ -71,7 +67,7 @@ class WorkerRegistration:
             "tasks": tasks.names(),
             "served": list(self._served),
             "running": [
-                [*_name_fields(task.job.queue), task.job.id, task.job.task, task.started_at_ms] for task in running
+                [*vars(task.job.queue).values(), task.job.id, task.job.task, task.started_at_ms] for task in running
             ],
         }
         with translate_errors():
@@ -103,16 +99,10 @@ def read_workers(client: Valkey) -> LiveWorkers:
                 for pair in _list_served(entry, tasks):
                     plugins.setdefault(pair, set()).add(entry["plugin"])
         if expired:  # a worker that has returned meanwhile adds itself again with its next report
-            try:
-                with translate_errors():
-                    client.zrem(keys.WORKERS, *expired)
-            except NotPermitted:
-                pass  # the user may only read; another process removes them
+            # Not permitted to a user that may only read; another process removes them.
+            with suppress(NotPermitted), translate_errors():
+                client.zrem(keys.WORKERS, *expired)
     return LiveWorkers(running, {pair: frozenset(names) for pair, names in plugins.items()})
-
-
-def _name_fields(ref: QueueRef) -> tuple[str, str, str, str]:
-    return ref.org, ref.project, ref.env, ref.queue
 
 
 def _parse_task(fields: Any, worker: str) -> ReportedTask | None:

@@ -6,6 +6,8 @@ to another one, is healthy.
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -179,6 +181,11 @@ class Loop:
         while not stop.is_set():
             self.run_if_due()
             stop.wait(min(self._tick_s, max(self._every_s, MIN_PAUSE_S)))
+
+
+def make_process_name() -> str:
+    """Return a name under which a loop of this process can own work: host, process id and random digits."""
+    return f"{socket.gethostname()}-{os.getpid()}-{os.urandom(3).hex()}"
 
 
 @contextmanager

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,13 +22,14 @@ from typing import Any, TypeVar
 
 from headrace.errors import HeadraceError, LeaseLost, MemoryFull, QueueUnavailable, UnknownGroup
 from headrace.model.entry_id import parse_time_ms
-from headrace.model.job import LeasedJob, NewJob, make_job_id
+from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue.reconnect import ReconnectPolicy
 from headrace.queue.registry import RunningTask, WorkerRegistration
 from headrace.queue.tasks import Bury, RegisteredTask, Tasks
 from headrace.queue.worker import PREFETCH_S, CompletionRate, WorkerOptions, call_handler, format_short_traceback
 from headrace.queue.worker_metrics import ACK, BURY, LOST, NACK, RECLAIM, WorkerMetrics, WorkerStatus
+from headrace.runtime.loop import make_process_name
 from headrace.streams.codec import StreamCodec, UndecodableEntry
 from headrace.streams.keys import GroupKeys
 from headrace.streams.scripts import CONSUMER_PREFIX, FIRST_ID, GroupStubs, LeasedEntry
@@ -85,8 +84,7 @@ class StreamWorker:
         self._options = options
         self._codec = codec or StreamCodec()
         self._registration = registration
-        name = f"{CONSUMER_PREFIX}{socket.gethostname()}-{os.getpid()}-{make_job_id()[-6:]}"
-        self._stubs = GroupStubs(keys, name)
+        self._stubs = GroupStubs(keys, f"{CONSUMER_PREFIX}{make_process_name()}")
         self._prefetched: deque[tuple[LeasedEntry, NewJob]] = deque()  # leased, not started
         self._running: dict[asyncio.Task[None], tuple[LeasedEntry, RunningTask]] = {}
         self._results = EntryResults()
