@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from headrace.queue import keys
 from headrace.queue.scripts import WarmCaps
@@ -53,15 +54,13 @@ def parse_bounds(packed: bytes | None) -> StoredBounds:
 def read_bounds(client: Valkey) -> StoredBounds:
     """Read the bounds of the first shard; all shards have the same."""
     with translate_errors():
-        packed = client.hget(keys.meta(0), "bounds")
-    assert packed is None or isinstance(packed, bytes)
+        packed: Any = client.hget(keys.meta(0), "bounds")
     return parse_bounds(packed)
 
 
 async def read_bounds_async(client: AsyncValkey) -> StoredBounds:
     with translate_errors():
-        packed = await client.hget(keys.meta(0), "bounds")
-    assert packed is None or isinstance(packed, bytes)
+        packed: Any = await client.hget(keys.meta(0), "bounds")
     return parse_bounds(packed)
 
 
@@ -71,8 +70,7 @@ def store_bounds(client: Valkey, shards: int, given: StoredBounds) -> Mapping[st
     before = read_bounds(client)
     for shard in range(shards):
         with translate_errors():
-            packed = client.hget(keys.meta(shard), "bounds")
-            assert packed is None or isinstance(packed, bytes)
+            packed: Any = client.hget(keys.meta(shard), "bounds")
             if (after := pack_bounds(parse_bounds(packed).override(given))) != (packed or b"").decode():
                 client.hset(keys.meta(shard), "bounds", after)
     after = before.override(given)

@@ -7,6 +7,7 @@ shard is for the shards of a queue that is created later.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,24 +45,17 @@ def switch_metrics(client: Valkey, shards: int, on: bool) -> None:
 def copy_flag(client: Valkey, shards: int) -> None:
     """Turn metric events of new shards off if they were turned off before. A user who may not read the flag creates
     shards that write events."""
-    try:
-        with translate_errors():
-            if client.get(keys.METRICS_ENABLED) == OFF:
-                for flag in map(keys.metrics_enabled, range(shards)):
-                    client.set(flag, OFF)
-    except NotPermitted:
-        pass
+    with suppress(NotPermitted), translate_errors():
+        if client.get(keys.METRICS_ENABLED) == OFF:
+            for flag in map(keys.metrics_enabled, range(shards)):
+                client.set(flag, OFF)
 
 
 async def copy_flag_async(client: AsyncValkey, shards: int) -> None:
-    """Do the same as `copy_flag`."""
-    try:
-        with translate_errors():
-            if await client.get(keys.METRICS_ENABLED) == OFF:
-                for flag in map(keys.metrics_enabled, range(shards)):
-                    await client.set(flag, OFF)
-    except NotPermitted:
-        pass
+    with suppress(NotPermitted), translate_errors():
+        if await client.get(keys.METRICS_ENABLED) == OFF:
+            for flag in map(keys.metrics_enabled, range(shards)):
+                await client.set(flag, OFF)
 
 
 def _read_shard(client: Valkey, shard: int) -> ShardMetrics:
@@ -78,7 +72,4 @@ def _stream_length(client: Valkey, stream: str) -> int | None:
     """Return the length of a stream; None if the key has another type. Reads the type first, so that a wrong type does
     not raise an error and hide the other shards."""
     kind: Any = client.type(stream)
-    if kind == b"none":
-        return 0
-    length: Any = client.xlen(stream) if kind == b"stream" else None
-    return length
+    return client.xlen(stream) if kind in (b"stream", b"none") else None

@@ -11,6 +11,7 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from headrace.errors import HeadraceError, QueueUnavailable
 from headrace.runtime.backoff import Backoff
@@ -56,8 +57,6 @@ class ShardConnection:
 
 
 class ReconnectPolicy:
-    """Waiting and retrying of one worker."""
-
     def __init__(
         self,
         poll_s: float,
@@ -82,10 +81,8 @@ class ReconnectPolicy:
 
     async def wait_for_work(self) -> None:
         """Wait until a job ends, the worker is to stop, or the poll interval has passed."""
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self.wake.wait(), self._poll_s)
-        except TimeoutError:
-            pass
         self.wake.clear()
 
     async def run_every(self, seconds: float, do: Callable[[], Awaitable[None]]) -> None:
@@ -111,7 +108,6 @@ class ReconnectPolicy:
                     return None
 
     def mark_connected(self) -> None:
-        """Record that the last call succeeded."""
         self.connected, self.last_error = True, ""
 
     @property

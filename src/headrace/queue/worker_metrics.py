@@ -71,8 +71,6 @@ OTHER_QUEUES = QueueRef("", "", "", "")
 
 @dataclass(frozen=True)
 class WorkerStatus:
-    """Current status of a worker."""
-
     running: int
     prefetched: int  # leased and not started
     concurrency: int
@@ -154,7 +152,6 @@ class WorkerMetrics:
 
     def families(self) -> MetricFamilies:
         now = [read() for read in self.status_readers]
-        beats = [each.heartbeat_at for each in now]
         by_task = list(self._outcomes.items())
         yield WAIT, {_queue_labels(ref): waits for ref, waits in list(self._waits.items())}
         yield RUN, {(*_queue_labels(ref), task): outcomes.runs for (ref, task), outcomes in by_task}
@@ -162,13 +159,16 @@ class WorkerMetrics:
             ((*_queue_labels(ref), task), outcomes.count_outcomes().items()) for (ref, task), outcomes in by_task
         )
         yield JOBS, {(*labels, outcome): count for labels, counts in counted for outcome, count in counts}
-        yield single_value_family(BUSY, self.busy_s)
-        yield single_value_family(RUNNING, sum(each.running for each in now))
-        yield single_value_family(HELD, sum(each.prefetched for each in now))
-        yield single_value_family(CONCURRENCY, sum(each.concurrency for each in now))
-        yield single_value_family(CONNECTED, float(all(each.connected for each in now)))
-        yield single_value_family(HEARTBEAT, find_oldest(beats))
-        yield single_value_family(HEARTBEATS_FAILED, self.heartbeats_failed)
+        for metric, value in (
+            (BUSY, self.busy_s),
+            (RUNNING, sum(each.running for each in now)),
+            (HELD, sum(each.prefetched for each in now)),
+            (CONCURRENCY, sum(each.concurrency for each in now)),
+            (CONNECTED, float(all(each.connected for each in now))),
+            (HEARTBEAT, find_oldest([each.heartbeat_at for each in now])),
+            (HEARTBEATS_FAILED, self.heartbeats_failed),
+        ):
+            yield single_value_family(metric, value)
         yield SHARD_FAILURES, {(str(shard),): count for shard, count in list(self._shard_failures.items())}
 
     def health(self) -> tuple[int, dict[str, Any]]:

@@ -15,8 +15,7 @@ from typing import Any, cast
 
 from headrace.model.job import NewJob
 from headrace.model.names import find_name_problem
-
-MAX_ATTEMPTS = 1000
+from headrace.queue.validate import MAX_ATTEMPTS
 
 
 class UndecodableEntry(Exception):

@@ -38,9 +38,7 @@ def read_dead_letters(client: Valkey, keys: GroupKeys, after: str = "", at_most:
 
 def count_dead(client: Valkey, keys: GroupKeys) -> int:
     with translate_group_errors(keys.dead, keys.group):
-        length = client.xlen(keys.dead)
-    assert isinstance(length, int)
-    return length
+        return client.xlen(keys.dead)
 
 
 def redrive(client: Valkey, keys: GroupKeys, ids: Sequence[str] = (), *, every_group: bool = False) -> int:

@@ -34,8 +34,6 @@ TAGGED = re.compile(r"\{[^}]+\}")
 
 @dataclass(frozen=True)
 class GroupKeys:
-    """Keys of one group of a stream."""
-
     stream: str
     group: str
 
