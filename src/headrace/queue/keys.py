@@ -65,8 +65,6 @@ unambiguous. A job in `leases`, `scheduled` and `expiries` is written E:J.
 
 from __future__ import annotations
 
-from functools import partial
-
 from headrace.model.names import EnvRef, QueueRef
 
 SHARDS = "hr:shards"
@@ -82,28 +80,76 @@ def decode(part: str) -> str:
     return part.replace("%3A", ":").replace("%25", "%")
 
 
-def _shard_key(name: str, shard: int) -> str:
-    return f"hr:{{{shard}}}:{name}"
+def prefix(shard: int) -> str:
+    return f"hr:{{{shard}}}:"
 
 
-prefix = partial(_shard_key, "")
-meta = partial(_shard_key, "meta")
-metrics = partial(_shard_key, "metrics")
-metrics_enabled = partial(_shard_key, "metrics:enabled")
-envs = partial(_shard_key, "envs")
-queues = partial(_shard_key, "queues")
-environments = partial(_shard_key, "environments")
-share_requests = partial(_shard_key, "asking")
-leases = partial(_shard_key, "leases")
-scheduled = partial(_shard_key, "scheduled")
-expiries = partial(_shard_key, "expiries")
-cold = partial(_shard_key, "cold")
-refill_requests = partial(_shard_key, "hungry")
-buried = partial(_shard_key, "buried")
-losses = partial(_shard_key, "losses")
-repair = partial(_shard_key, "repair")
-quarantine = partial(_shard_key, "quarantine")
-mover = partial(_shard_key, "mover")
+def meta(shard: int) -> str:
+    return prefix(shard) + "meta"
+
+
+def metrics(shard: int) -> str:
+    return prefix(shard) + "metrics"
+
+
+def metrics_enabled(shard: int) -> str:
+    return prefix(shard) + "metrics:enabled"
+
+
+def envs(shard: int) -> str:
+    return prefix(shard) + "envs"
+
+
+def queues(shard: int) -> str:
+    return prefix(shard) + "queues"
+
+
+def environments(shard: int) -> str:
+    return prefix(shard) + "environments"
+
+
+def share_requests(shard: int) -> str:
+    return prefix(shard) + "asking"
+
+
+def leases(shard: int) -> str:
+    return prefix(shard) + "leases"
+
+
+def scheduled(shard: int) -> str:
+    return prefix(shard) + "scheduled"
+
+
+def expiries(shard: int) -> str:
+    return prefix(shard) + "expiries"
+
+
+def cold(shard: int) -> str:
+    return prefix(shard) + "cold"
+
+
+def refill_requests(shard: int) -> str:
+    return prefix(shard) + "hungry"
+
+
+def buried(shard: int) -> str:
+    return prefix(shard) + "buried"
+
+
+def losses(shard: int) -> str:
+    return prefix(shard) + "losses"
+
+
+def repair(shard: int) -> str:
+    return prefix(shard) + "repair"
+
+
+def quarantine(shard: int) -> str:
+    return prefix(shard) + "quarantine"
+
+
+def mover(shard: int) -> str:
+    return prefix(shard) + "mover"
 
 
 def env_part(ref: EnvRef) -> str:
@@ -124,13 +170,16 @@ def env(shard: int, ref: EnvRef) -> str:
     return f"{prefix(shard)}env:{env_part(ref)}"
 
 
-def _env_key(name: str, shard: int, ref: EnvRef) -> str:
-    return f"{env(shard, ref)}:{name}"
+def env_queues(shard: int, ref: EnvRef) -> str:
+    return env(shard, ref) + ":queues"
 
 
-env_queues = partial(_env_key, "queues")
-env_names = partial(_env_key, "names")
-env_blocked = partial(_env_key, "parked")
+def env_names(shard: int, ref: EnvRef) -> str:
+    return env(shard, ref) + ":names"
+
+
+def env_blocked(shard: int, ref: EnvRef) -> str:
+    return env(shard, ref) + ":parked"
 
 
 def queue_class(shard: int, queue_name: str) -> str:
@@ -141,23 +190,32 @@ def queue(shard: int, ref: QueueRef) -> str:
     return f"{prefix(shard)}q:{queue_part(ref)}"
 
 
-def _queue_key(name: str, shard: int, ref: QueueRef) -> str:
-    return f"{queue(shard, ref)}:{name}"
-
-
-levels = partial(_queue_key, "levels")
-dead = partial(_queue_key, "dead")
-details = partial(_queue_key, "details")
-moving = partial(_queue_key, "moving")
-moved = partial(_queue_key, "moved")
-
-
 def ready(shard: int, ref: QueueRef, priority: int = 0) -> str:
     return queue(shard, ref) + (f":ready:{priority}" if priority else ":ready")
 
 
+def levels(shard: int, ref: QueueRef) -> str:
+    return queue(shard, ref) + ":levels"
+
+
+def dead(shard: int, ref: QueueRef) -> str:
+    return queue(shard, ref) + ":dead"
+
+
+def details(shard: int, ref: QueueRef) -> str:
+    return queue(shard, ref) + ":details"
+
+
 def detail(shard: int, ref: QueueRef, packed: str) -> str:
     return f"{queue(shard, ref)}:detail:{packed}"
+
+
+def moving(shard: int, ref: QueueRef) -> str:
+    return queue(shard, ref) + ":moving"
+
+
+def moved(shard: int, ref: QueueRef) -> str:
+    return queue(shard, ref) + ":moved"
 
 
 def job_part(ref: EnvRef, job_id: str) -> str:
