@@ -44,7 +44,6 @@ class CopySafety:
         self._refill_after = refill_after
         self._check_at = -math.inf
         self._inspect_at = -math.inf
-        self._safe = -math.inf
         self.life = ""  # changes when the server restarts or another one replaces it
         self._reset(time.monotonic())
 
@@ -140,7 +139,6 @@ def is_waitaof_reliable(node: Valkey, key: str) -> bool:
     """Return whether WAITAOF waits for the fsync under `appendfsync everysec`.
 
     Three writes in a row cannot all be synced within PROBE_MS each: a server that reports it does not wait."""
-    timed_out = 0
     try:
         with translate_errors():
             pipe = node.pipeline(transaction=False)
@@ -148,10 +146,10 @@ def is_waitaof_reliable(node: Valkey, key: str) -> bool:
                 pipe.hincrby(key, "refill_barrier", 1)
                 pipe.execute_command("WAITAOF", 1, 0, PROBE_MS)
             answers: Any = pipe.execute()
-        timed_out = sum(answer[0] == 0 for answer in answers[1::2])
     except ResponseError as error:  # an older server, or the command is not permitted
         log.info("WAITAOF is not available: %s", error, extra={"action": "refill_safety"})
-    return timed_out >= 2
+        return False
+    return sum(answer[0] == 0 for answer in answers[1::2]) >= 2
 
 
 def _read_appendfsync(node: Valkey) -> str:
@@ -186,7 +184,8 @@ class _Barrier:
             while len(self._answers) < self._expected:
                 if not self._connection.can_read(timeout=0):
                     return None
-                self._answers.append(_is_passed(self._connection.read_response()))
+                answer = self._connection.read_response()
+                self._answers.append(bool(answer[0] if isinstance(answer, list) else answer))  # WAITAOF returns a list
         except (RedisError, OSError):
             self.close()
             return [False]
@@ -196,8 +195,3 @@ class _Barrier:
     def close(self) -> None:
         self._connection.disconnect()
         self._pool.release(self._connection)
-
-
-def _is_passed(answer: Any) -> bool:
-    """Return whether WAIT or WAITAOF succeeded within its timeout."""
-    return bool(answer[0] if isinstance(answer, list) else answer)
