@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, cast
 
 from headrace.model.names import EnvRef
@@ -87,13 +88,11 @@ class WarmUsage:
 
 
 def read_warm_usage(client: Valkey, shards: int, envs: Sequence[EnvRef]) -> list[WarmUsage]:
-    """Return the usage of each environment, summed from its queues."""
-    names: list[Any] = []
     with translate_errors():
         pipeline = client.pipeline(transaction=False)
         for env in envs:
             pipeline.smembers(keys.env_names(env.shard(shards), env))
-        names = pipeline.execute()
+        names: list[Any] = pipeline.execute()
         pipeline = client.pipeline(transaction=False)
         for env, queues in zip(envs, names, strict=True):
             shard = env.shard(shards)
@@ -101,16 +100,12 @@ def read_warm_usage(client: Valkey, shards: int, envs: Sequence[EnvRef]) -> list
             for queue in sorted(queues):
                 key = f"{keys.prefix(shard)}q:{keys.env_part(env)}:{queue.decode()}"
                 pipeline.hmget(key, "ready", "warm_scheduled", "running", "warm_bytes")
-        answers: list[Any] = pipeline.execute()
-    usage: list[WarmUsage] = []
-    for queues in names:
-        fields, *rows = answers[: 1 + len(queues)]
-        del answers[: 1 + len(queues)]
-        usage.append(_sum_usage(fields, [[int(value or 0) for value in row] for row in rows]))
-    return usage
+        answers = iter(pipeline.execute())
+    return [_sum_usage(next(answers), list(islice(answers, len(queues)))) for queues in names]
 
 
-def _sum_usage(fields: dict[bytes, bytes], rows: list[list[int]]) -> WarmUsage:
+def _sum_usage(fields: dict[bytes, bytes], queues: list[list[bytes | None]]) -> WarmUsage:
+    rows = [[int(value or 0) for value in values] for values in queues]
     refused = {
         name.decode().removeprefix(REFUSED): int(count)
         for name, count in fields.items()
