@@ -56,7 +56,7 @@ class TierAudit:
         """Audit one queue per step and yield the drift so far, so that the caller can do other work in between. A queue
         that fails is logged and skipped; QueueUnavailable and DatabaseUnavailable are raised."""
         drift = Drift()
-        for queue, _ in self._store.list_counters(shard):
+        for queue in self._store.list_queues(shard):
             try:
                 drift = self._repair_queue(queue, drift)
             except (QueueUnavailable, DatabaseUnavailable):

@@ -572,15 +572,10 @@ class Mover:
 
     def _promote_due(self, ref: QueueRef, queue_id: int, state: RefillState) -> bool:
         """Mark delayed rows that are due as waiting, because the queue has no room. Return whether there were any."""
-        with self._store.transaction() as conn:
-            self._store.lock_mover(conn, queue_id)
-            placed = self._get_placed(ref).rows
-            delta, details = self._store.promote_due(conn, queue_id, state.now_ms, SWEEP_BATCH, placed)
-            if not delta.waiting:
-                return False
-            counters = self._store.update_counters(
-                conn, queue_id, delta, details, valkey_epoch=state.valkey_epoch or None
-            )
+        placed = self._get_placed(ref).rows
+        counters = self._store.promote_due(queue_id, state.now_ms, SWEEP_BATCH, placed, state.valkey_epoch or None)
+        if counters is None:
+            return False
         self._tiers.sync_counters(ref, counters)
         return True
 
@@ -714,10 +709,10 @@ class Mover:
             reasons = {row.seq: reason for row, reason in batch.quarantined}
             self._store.quarantine(conn, reasons)
             log.error("quarantined rows that cannot be refilled: %s", reasons, extra={"action": "quarantined"})
-        removed = [*placed, *batch.expired, *(row for row, _ in batch.quarantined)]
+        removed = [vars(row) for row in (*placed, *batch.expired, *(row for row, _ in batch.quarantined))]
         counts = {"refilled": len(placed), "expired": len(batch.expired), "quarantined": len(batch.quarantined)}
-        delta, details = compute_removal(removed, **counts)
-        return self._store.update_counters(conn, queue_id, delta, details, valkey_epoch=batch.valkey_epoch)
+        removal = compute_removal(removed, **counts)
+        return self._store.update_counters(conn, queue_id, *removal, valkey_epoch=batch.valkey_epoch)
 
     def _leave_cold_mode(self, ref: QueueRef, queue_id: int, state: RefillState) -> None:
         """End cold mode if no row waits: close the epoch while spills are blocked, then reopen the queue in Valkey."""
@@ -725,8 +720,7 @@ class Mover:
             return
         batch, rows, most = RefillBatch(), [], min(self._options.batch, state.items)
         is_immediate = self._get_safety(self._stubs.find_shard(ref)).is_immediate()
-        with self._store.transaction() as conn:
-            self._store.lock_mover(conn, queue_id)
+        with self._store.locked_transaction(queue_id) as conn:
             self._store.lock_queue(conn, queue_id)
             placed = list(self._get_placed(ref).rows)
             counters: ColdCounters | None = None

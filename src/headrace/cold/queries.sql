@@ -19,6 +19,10 @@ SELECT id FROM cold_queues WHERE org = %(org)s AND project = %(project)s AND env
 -- PostgreSQL was restored to an earlier point.
 UPDATE cold_queues SET version = greatest(version, %(known)s) + 1 WHERE id = %(queue_id)s
 
+-- name: list_queues
+-- Return every queue of `shard`. Ordered by id.
+SELECT id, org, project, env, queue FROM cold_queues WHERE shard = %(shard)s ORDER BY id
+
 -- name: list_queues_with_work
 -- Return the queues of `shard` that have work for a mover: rows that wait, a delayed row that is due by `until` (ms),
 -- or a delayed row that expired by `now` (ms). Reads only the first row of each index. Ordered by id.
@@ -35,17 +39,10 @@ ORDER BY id
 
 -- name: list_queues_with_old_dead
 -- Return the queues of `shard` whose oldest dead job was buried before `before_ms`. Ordered by id.
-SELECT id AS queue_id, org, project, env, queue FROM cold_queues q
+SELECT id, org, project, env, queue FROM cold_queues q
 WHERE shard = %(shard)s AND dead > 0 AND %(before_ms)s::bigint > (
   SELECT buried_ms FROM dead_jobs d WHERE d.queue_id = q.id ORDER BY buried_ms, seq LIMIT 1)
 ORDER BY id
-
--- name: list_counters
--- Return the counters of every queue of `shard`, with the columns of update_counters. Ordered by id.
-SELECT id AS queue_id, org, project, env, queue, valkey_epoch, version, epoch, waiting, delayed,
-  waiting_bytes + delayed_bytes AS bytes, dead, spilled - spilled_then AS spilled, expired - expired_then AS expired,
-  cancelled - cancelled_then AS cancelled, redriven - redriven_then AS redriven
-FROM cold_queues WHERE shard = %(shard)s ORDER BY id
 
 -- name: read_counters
 -- Return the counters of one queue, with the columns of update_counters.
@@ -216,10 +213,6 @@ FROM (
 ) measured
 WHERE before < %(bytes)s
 ORDER BY due_ms, seq
-
--- name: find_existing_rows
--- Return those of the row numbers `seqs` that exist.
-SELECT seq FROM cold_queue_entries WHERE seq = ANY(%(seqs)s)
 
 -- name: delete_rows
 -- Delete the rows with the numbers `seqs`.

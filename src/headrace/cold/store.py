@@ -10,7 +10,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, LiteralString
@@ -128,9 +128,14 @@ class ColdStore:
     def close(self) -> None:
         self._pool.close()
 
+    def transaction(self) -> AbstractContextManager[Connection]:
+        return transaction(self._pool)
+
     @contextmanager
-    def transaction(self) -> Generator[Connection]:
-        with transaction(self._pool) as conn:
+    def locked_transaction(self, queue_id: int) -> Generator[Connection]:
+        """Run a transaction under the lock of `lock_mover`."""
+        with self.transaction() as conn:
+            self.lock_mover(conn, queue_id)
             yield conn
 
     # Queues
@@ -138,11 +143,11 @@ class ColdStore:
     def ensure_queue_id(self, ref: QueueRef, shard: int) -> int:
         """Return the id of a queue. Adds the queue if it is new; queues are never removed."""
         if (queue_id := self._ids.get(ref)) is None:
-            queue_id = self._find_queue(ref)
+            queue_id = self.find_queue_id(ref)
             if queue_id is None:
                 with self.transaction() as conn:
                     conn.execute(QUERIES["add_queue"], {**vars(ref), "shard": shard})
-                queue_id = self._find_queue(ref)
+                queue_id = self.find_queue_id(ref)
             assert queue_id is not None, "it was added, and queues are never removed"
             self._ids[ref], self._refs[queue_id] = queue_id, ref
         return queue_id
@@ -150,14 +155,16 @@ class ColdStore:
     def find_queue_id(self, ref: QueueRef) -> int | None:
         """Return the id of a queue, or None if it never had a job in PostgreSQL. Not cached: after a restore the id may
         belong to another tenant's queue."""
-        return self._find_queue(ref)
+        with self.transaction() as conn:
+            row = conn.execute(QUERIES["find_queue"], vars(ref)).fetchone()
+        return None if row is None else int(row[0])
 
     def read_identity(self, *, refresh: bool = False) -> str:
         """Return the id of this PostgreSQL database, which its replicas and restored copies share. With `refresh` it is
         read even if it is cached."""
         if self._identity is None or refresh:
-            with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
-                identity = cursor.execute(QUERIES["read_identity"]).fetchone()
+            with self.transaction() as conn:
+                identity = conn.cursor(row_factory=scalar_row).execute(QUERIES["read_identity"]).fetchone()
             assert isinstance(identity, str), "a migration has added it"
             if self._identity not in (None, identity):
                 self.clear_id_cache()
@@ -173,8 +180,8 @@ class ColdStore:
         """Return the system identifier and timeline, which change when PostgreSQL is promoted or recovered; empty if
         the user is not permitted to read them."""
         try:
-            with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
-                return str(cursor.execute(QUERIES["read_timeline"]).fetchone())
+            with self.transaction() as conn:
+                return str(conn.cursor(row_factory=scalar_row).execute(QUERIES["read_timeline"]).fetchone())
         except InsufficientPrivilege:
             return ""
 
@@ -189,22 +196,22 @@ class ColdStore:
         with self.transaction() as conn:
             record_event(conn, server, shard, kind, description, losses or {})
 
-    def _find_queue(self, ref: QueueRef) -> int | None:
-        with self.transaction() as conn:
-            row = conn.execute(QUERIES["find_queue"], vars(ref)).fetchone()
-        return None if row is None else int(row[0])
-
-    def list_counters(self, shard: int) -> list[tuple[ColdQueue, ColdCounters]]:
-        """Return the counters of every queue of a shard that ever had a job in PostgreSQL."""
-        with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(QUERIES["list_counters"], {"shard": shard})
-            return [(_parse_queue(row), _parse_counters(row)) for row in cursor]
+    def list_queues(self, shard: int) -> list[ColdQueue]:
+        """Return every queue of a shard that ever had a job in PostgreSQL."""
+        return self._list_queues(QUERIES["list_queues"], {"shard": shard})
 
     def list_queues_with_work(self, shard: int, now_ms: float, until_ms: float) -> list[ColdQueue]:
         """Return the queues of a shard with rows that wait, are due until `until_ms`, or are past their TTL."""
-        with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(QUERIES["list_queues_with_work"], {"shard": shard, "until": until_ms, "now": now_ms})
-            return [_parse_queue({"queue_id": row["id"], **row}) for row in cursor]
+        values = {"shard": shard, "until": until_ms, "now": now_ms}
+        return self._list_queues(QUERIES["list_queues_with_work"], values)
+
+    def list_queues_with_old_dead(self, shard: int, before_ms: int) -> list[ColdQueue]:
+        """Return the queues of a shard with jobs that were buried before `before_ms`."""
+        return self._list_queues(QUERIES["list_queues_with_old_dead"], {"shard": shard, "before_ms": before_ms})
+
+    def _list_queues(self, query: LiteralString, values: Mapping[str, Any]) -> list[ColdQueue]:
+        with self.transaction() as conn:
+            return [ColdQueue(row[0], QueueRef(*row[1:])) for row in conn.execute(query, values)]
 
     # Spill
 
@@ -251,7 +258,8 @@ class ColdStore:
         spill_id, xact = uuid.uuid4(), None
         try:
             with self.transaction() as conn:
-                self._copy_jobs(conn, queue_id, jobs)
+                with conn.cursor().copy(QUERIES["copy_rows"]) as copy:
+                    copy_rows(copy, queue_id, jobs)
                 tenant = TenantRef.from_environment(ref.environment)
                 rows = conn.execute(QUERIES["insert_spill"], {"id": spill_id, **vars(tenant)}).fetchall()
                 quotas = resolve_quotas(tenant, rows)
@@ -269,14 +277,10 @@ class ColdStore:
             counters = self.read_counters(queue_id)
         return counters
 
-    def _copy_jobs(self, conn: Connection, queue_id: int, jobs: Iterable[SpillJob]) -> None:
-        with conn.cursor() as cursor, cursor.copy(QUERIES["copy_rows"]) as copy:
-            copy_rows(copy, queue_id, jobs)
-
     def _find_duplicate_ids(self, queue_id: int, jobs: Iterable[SpillJob]) -> set[str]:
-        with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
-            cursor.execute(QUERIES["find_duplicate_ids"], {"queue_id": queue_id, "ids": [job.new.id for job in jobs]})
-            return set(cursor)
+        values = {"queue_id": queue_id, "ids": [job.new.id for job in jobs]}
+        with self.transaction() as conn:
+            return set(conn.cursor(row_factory=scalar_row).execute(QUERIES["find_duplicate_ids"], values))
 
     def _resolve_commit(self, spill_id: uuid.UUID, xact: int) -> bool:
         """Return whether a spill whose connection was lost during COMMIT was committed. Waits up to COMMIT_CHECK_S for
@@ -301,14 +305,14 @@ class ColdStore:
         both."""
         with self.transaction() as conn:
             conn.execute(QUERIES["repeatable_read"])
-            return with_oldest(self._read_counters(conn, queue_id), self.find_oldest_ms(conn, queue_id))
+            counters = self._read_counters(conn, queue_id)
+            return replace(counters, oldest_ms=self.find_oldest_ms(conn, queue_id))
 
     def _read_counters(self, conn: Connection, queue_id: int) -> ColdCounters:
-        with conn.cursor(row_factory=dict_row) as cursor:
-            row = cursor.execute(QUERIES["read_counters"], {"queue_id": queue_id}).fetchone()
+        row = conn.cursor(row_factory=dict_row).execute(QUERIES["read_counters"], {"queue_id": queue_id}).fetchone()
         if row is None:
-            self._check_queue_id(queue_id, None)
-        assert row is not None
+            self.clear_id_cache()
+            raise DatabaseRestored
         return _parse_counters(row)
 
     # Parts of a mover's transaction
@@ -340,43 +344,38 @@ class ColdStore:
         conn.execute(QUERIES["lock_queue"], {"queue_id": queue_id})
 
     def claim(self, conn: Connection, queue_id: int, limit: int, size: int) -> list[ColdRow]:
-        """Return the next rows in order, up to `most` and about `size` bytes."""
-        return self._read_rows(conn, QUERIES["claim"], {"queue_id": queue_id, "most": limit, "bytes": max(size, 1)})
+        """Return the next rows in order, up to `limit` and about `size` bytes."""
+        return self._claim(conn, QUERIES["claim"], queue_id, limit, size)
 
     def claim_unplaced(
         self, conn: Connection, queue_id: int, limit: int, size: int, placed: Iterable[int]
     ) -> list[ColdRow]:
         """Return the next rows in order that are not placed yet."""
-        values = {"queue_id": queue_id, "most": limit, "bytes": max(size, 1), "placed": list(placed)}
-        return self._read_rows(conn, QUERIES["claim_unplaced"], values)
+        return self._claim(conn, QUERIES["claim_unplaced"], queue_id, limit, size, placed=list(placed))
 
     def claim_after(
         self, conn: Connection, queue_id: int, limit: int, size: int, position: tuple[int, float, int]
     ) -> list[ColdRow]:
         """Return the next rows in order after a position."""
-        priority, due_ms, seq = position
-        values = {"queue_id": queue_id, "most": limit, "bytes": max(size, 1)}
-        return self._read_rows(
-            conn, QUERIES["claim_after"], {**values, "priority": priority, "due_ms": due_ms, "seq": seq}
-        )
+        after = dict(zip(("priority", "due_ms", "seq"), position, strict=True))
+        return self._claim(conn, QUERIES["claim_after"], queue_id, limit, size, **after)
 
     def claim_delayed(
         self, conn: Connection, queue_id: int, limit: int, size: int, until_ms: float, placed: Iterable[int] = ()
     ) -> list[ColdRow]:
         """Return delayed rows that are due until `until_ms` and not placed yet, earliest first."""
-        values = {"queue_id": queue_id, "most": limit, "bytes": max(size, 1), "until": until_ms}
-        return self._read_rows(conn, QUERIES["claim_delayed"], {**values, "placed": list(placed)})
+        more = {"until": until_ms, "placed": list(placed)}
+        return self._claim(conn, QUERIES["claim_delayed"], queue_id, limit, size, **more)
 
-    def _read_rows(self, conn: Connection, query: LiteralString, values: Mapping[str, Any]) -> list[ColdRow]:
-        with conn.cursor(row_factory=class_row(ColdRow), binary=True) as cursor:
-            return cursor.execute(query, values).fetchall()
+    def _claim(
+        self, conn: Connection, query: LiteralString, queue_id: int, limit: int, size: int, **more: Any
+    ) -> list[ColdRow]:
+        values = {"queue_id": queue_id, "most": limit, "bytes": max(size, 1), **more}
+        return conn.cursor(row_factory=class_row(ColdRow), binary=True).execute(query, values).fetchall()
 
-    def find_existing(self, conn: Connection, seqs: Sequence[int]) -> set[int]:
-        with conn.cursor(row_factory=scalar_row) as cursor:
-            return set(cursor.execute(QUERIES["find_existing_rows"], {"seqs": list(seqs)}))
-
-    def delete(self, conn: Connection, seqs: Sequence[int]) -> None:
-        conn.execute(QUERIES["delete_rows"], {"seqs": list(seqs)})
+    def delete(self, conn: Connection, seqs: Sequence[int]) -> int:
+        """Delete rows. Return how many of them existed."""
+        return conn.execute(QUERIES["delete_rows"], {"seqs": list(seqs)}).rowcount
 
     def quarantine(self, conn: Connection, reasons: Mapping[int, str]) -> None:
         conn.execute(QUERIES["quarantine"], {"seqs": list(reasons), "reasons": list(reasons.values())})
@@ -396,11 +395,11 @@ class ColdStore:
         consistent, because the queue's row is locked until the commit."""
         counters, _ = self._update_counters(conn, queue_id, delta, None, valkey_epoch, close_epoch)
         self._add_flow_counts(conn, queue_id, details)
-        return with_oldest(counters, self.find_oldest_ms(conn, queue_id)) if delta.waiting else counters
+        return replace(counters, oldest_ms=self.find_oldest_ms(conn, queue_id)) if delta.waiting else counters
 
     def find_oldest_ms(self, conn: Connection, queue_id: int) -> float | None:
-        row = conn.execute(QUERIES["find_oldest_due"], {"queue_id": queue_id}).fetchone()
-        return None if row is None else row[0]
+        cursor = conn.cursor(row_factory=scalar_row)
+        return cursor.execute(QUERIES["find_oldest_due"], {"queue_id": queue_id}).fetchone()
 
     def expire(
         self,
@@ -412,52 +411,44 @@ class ColdStore:
     ) -> tuple[int, ColdCounters | None]:
         """Delete up to `limit` rows whose TTL has passed. Return how many, and the counters (None: nothing changed).
         Rows in `read_placed()` are already in Valkey and are skipped."""
-        with self.transaction() as conn:
-            self.lock_mover(conn, queue_id)
-            with conn.cursor(row_factory=dict_row) as cursor:
-                values = {
-                    "queue_id": queue_id,
-                    "now": now_ms,
-                    "most": limit,
-                    "placed": [row.seq for row in read_placed()],
-                }
-                rows = cursor.execute(QUERIES["expire_rows"], values).fetchall()
+        with self.locked_transaction(queue_id) as conn:
+            placed = [row.seq for row in read_placed()]
+            values = {"queue_id": queue_id, "now": now_ms, "most": limit, "placed": placed}
+            rows = conn.cursor(row_factory=dict_row).execute(QUERIES["expire_rows"], values).fetchall()
             if not rows:
                 return 0, None
-            waiting = [row for row in rows if not row["delayed"]]
-            delta = _removal_delta(rows, expired=len(rows))
-            counters = self.update_counters(conn, queue_id, delta, _count_flows(waiting, -1), valkey_epoch=valkey_epoch)
-        return len(rows), counters
+            removal = compute_removal(rows, expired=len(rows))
+            return len(rows), self.update_counters(conn, queue_id, *removal, valkey_epoch=valkey_epoch)
 
     def confirm_placed(self, queue_id: int, placed: Sequence[PlacedRow]) -> ColdCounters:
         """Delete rows that are placed in Valkey. Return the counters."""
-        with self.transaction() as conn:
-            self.lock_mover(conn, queue_id)
-            ids = {"seqs": [row.seq for row in placed], "job_ids": [row.job_id or "" for row in placed]}
-            with conn.cursor(row_factory=dict_row) as cursor:
-                rows = cursor.execute(QUERIES["delete_placed_rows"], {"queue_id": queue_id, **ids}).fetchall()
-            details = _count_flows((row for row in rows if not row["delayed"]), -1)
-            return self.update_counters(
-                conn, queue_id, _removal_delta(rows, refilled=len(rows)), details, valkey_epoch=None
-            )
+        ids = {"seqs": [row.seq for row in placed], "job_ids": [row.job_id or "" for row in placed]}
+        with self.locked_transaction(queue_id) as conn:
+            cursor = conn.cursor(row_factory=dict_row)
+            rows = cursor.execute(QUERIES["delete_placed_rows"], {"queue_id": queue_id, **ids}).fetchall()
+            removal = compute_removal(rows, refilled=len(rows))
+            return self.update_counters(conn, queue_id, *removal, valkey_epoch=None)
 
     def promote_due(
-        self, conn: Connection, queue_id: int, until_ms: float, limit: int, placed: Iterable[int] = ()
-    ) -> tuple[CounterDelta, Counter[FlowKey]]:
-        """Mark up to `limit` delayed rows that are due as waiting, except placed ones. Return the changes of the
-        counters."""
-        with conn.cursor(row_factory=dict_row) as cursor:
-            values = {"queue_id": queue_id, "until": until_ms, "most": limit, "placed": list(placed)}
-            rows = cursor.execute(QUERIES["promote_due_rows"], values).fetchall()
-        size = sum(row["size"] for row in rows)
-        delta = CounterDelta(waiting=len(rows), waiting_bytes=size, delayed=-len(rows), delayed_bytes=-size)
-        return delta, _count_flows(rows, 1)
+        self, queue_id: int, until_ms: float, limit: int, placed: Iterable[int], valkey_epoch: int | None
+    ) -> ColdCounters | None:
+        """Mark up to `limit` delayed rows that are due as waiting, except placed ones. Return the counters; None if
+        nothing changed."""
+        values = {"queue_id": queue_id, "until": until_ms, "most": limit, "placed": list(placed)}
+        with self.locked_transaction(queue_id) as conn:
+            rows = conn.cursor(row_factory=dict_row).execute(QUERIES["promote_due_rows"], values).fetchall()
+            if not rows:
+                return None
+            size = sum(row["size"] for row in rows)
+            delta = CounterDelta(waiting=len(rows), waiting_bytes=size, delayed=-len(rows), delayed_bytes=-size)
+            return self.update_counters(conn, queue_id, delta, _count_flows(rows), valkey_epoch=valkey_epoch)
 
     # Single jobs
 
     def find(self, env: EnvRef, job_id: str) -> StoredJob | None:
         """Return a job that waits, else a dead job with this id, or None."""
-        with self.transaction() as conn, conn.cursor(row_factory=class_row(StoredJob)) as cursor:
+        with self.transaction() as conn:
+            cursor = conn.cursor(row_factory=class_row(StoredJob))
             for query in (QUERIES["find_waiting_job"], QUERIES["find_dead_job"]):
                 if job := cursor.execute(query, {**vars(env), "job_id": job_id}).fetchone():
                     return job
@@ -466,16 +457,12 @@ class ColdStore:
     def cancel(self, job: StoredJob, read_placed: Callable[[], Iterable[PlacedRow]]) -> ColdCounters | None:
         """Delete a waiting job. Return the counters; None if its row is gone, or is in `read_placed()` and therefore in
         Valkey."""
-        with self.transaction() as conn:
-            self.lock_mover(conn, job.queue_id)
+        with self.locked_transaction(job.queue_id) as conn:
             is_placed = any(row.seq == job.seq and row.job_id in (None, job.job_id) for row in read_placed())
-            if is_placed or not self.find_existing(conn, [job.seq]):
+            if is_placed or not self.delete(conn, [job.seq]):
                 return None
-            self.delete(conn, [job.seq])
-            row = to_dict(job)
-            details = _count_flows([] if job.delayed else [row], -1)
             return self.update_counters(
-                conn, job.queue_id, _removal_delta([row], cancelled=1), details, valkey_epoch=None
+                conn, job.queue_id, *compute_removal([vars(job)], cancelled=1), valkey_epoch=None
             )
 
     # Dead jobs
@@ -485,12 +472,11 @@ class ColdStore:
     ) -> tuple[Sequence[DeadRow], ColdCounters | None]:
         """Store the dead jobs that `read` returns. Return them, and the counters (None: all were already stored).
         `read` is called under the lock, so that it does not return a job that is being redriven."""
-        with self.transaction() as conn:
-            self.lock_mover(conn, queue_id)
+        with self.locked_transaction(queue_id) as conn:
             rows = read()
-            added = 0
-            for row in rows:
-                added += conn.execute(QUERIES["insert_dead_job"], {"queue_id": queue_id, **vars(row)}).rowcount
+            added = sum(
+                conn.execute(QUERIES["insert_dead_job"], {"queue_id": queue_id, **vars(row)}).rowcount for row in rows
+            )
             if not added:
                 return rows, None
             return rows, self.update_counters(conn, queue_id, CounterDelta(dead=added), {}, valkey_epoch=valkey_epoch)
@@ -498,21 +484,22 @@ class ColdStore:
     def list_dead(self, queue_id: int, which: DeadFilter, after: DeadCursor | None, scan: int) -> list[DeadEntry]:
         """Return up to `scan` dead jobs after the cursor `after`, newest first. Those that do not match the filter have
         `matches=False`."""
-        cursor_values = {"after_ms": after[0] if after else None, "after_id": after[1] if after else None}
-        values = {"queue_id": queue_id, "scan": scan, **cursor_values, **_filter_params(which)}
-        with self.transaction() as conn, conn.cursor(row_factory=class_row(DeadEntry)) as cursor:
-            return cursor.execute(QUERIES["list_dead"], values).fetchall()
+        after_ms, after_id = after or (None, None)
+        values = {"queue_id": queue_id, "scan": scan, "after_ms": after_ms, "after_id": after_id}
+        with self.transaction() as conn:
+            cursor = conn.cursor(row_factory=class_row(DeadEntry))
+            return cursor.execute(QUERIES["list_dead"], {**values, **_filter_params(which)}).fetchall()
 
     def find_dead_job(self, queue_id: int, job_id: str, payload_bytes: int) -> DeadEntry | None:
         values = {"queue_id": queue_id, "job_id": job_id, "payload_bytes": payload_bytes}
-        with self.transaction() as conn, conn.cursor(row_factory=class_row(DeadEntry)) as cursor:
+        with self.transaction() as conn:
+            cursor = conn.cursor(row_factory=class_row(DeadEntry))
             return cursor.execute(QUERIES["find_dead_in_queue"], values).fetchone()
 
     def remove_dead(self, queue_id: int, which: DeadFilter, limit: int) -> tuple[int, ColdCounters | None]:
         """Delete up to `limit` dead jobs. Return how many, and the counters (None: nothing changed)."""
         values = {"queue_id": queue_id, "most": limit, **_filter_params(which)}
-        with self.transaction() as conn:
-            self.lock_mover(conn, queue_id)
+        with self.locked_transaction(queue_id) as conn:
             removed = conn.execute(QUERIES["delete_dead"], values).rowcount
             if not removed:
                 return 0, None
@@ -520,30 +507,22 @@ class ColdStore:
                 conn, queue_id, CounterDelta(dead=-removed, removed=removed), {}, valkey_epoch=None
             )
 
-    def list_queues_with_old_dead(self, shard: int, before_ms: int) -> list[ColdQueue]:
-        """Return the queues of a shard with jobs that were buried before `before_ms`."""
-        with self.transaction() as conn, conn.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(QUERIES["list_queues_with_old_dead"], {"shard": shard, "before_ms": before_ms})
-            return [_parse_queue(row) for row in cursor]
-
     def redrive(
         self, ref: QueueRef, queue_id: int, which: DeadFilter, limit: int, now_ms: float
     ) -> tuple[int, ColdCounters | None]:
         """Redrive up to `limit` dead jobs. Return how many, and the counters (None: nothing changed). Raises
         QuotaExceeded, and then all of them stay dead."""
         values = {"queue_id": queue_id, "most": limit, "now": now_ms, **_filter_params(which)}
-        with self.transaction() as conn:
-            self.lock_mover(conn, queue_id)
+        with self.locked_transaction(queue_id) as conn:
             quotas = find_and_lock_quotas(
                 conn, TenantRef.from_environment(ref.environment), (Quota.COLD_JOBS, Quota.COLD_BYTES)
             )
-            with conn.cursor(row_factory=dict_row) as cursor:
-                rows = cursor.execute(QUERIES["redrive_dead"], values).fetchall()
+            rows = conn.cursor(row_factory=dict_row).execute(QUERIES["redrive_dead"], values).fetchall()
             if not rows:
                 return 0, None
             size = sum(row["size"] for row in rows)
             delta = CounterDelta(waiting=len(rows), waiting_bytes=size, dead=-len(rows), redriven=len(rows))
-            counters = self.update_counters(conn, queue_id, delta, _count_flows(rows, 1), valkey_epoch=None)
+            counters = self.update_counters(conn, queue_id, delta, _count_flows(rows), valkey_epoch=None)
             raise_if_exceeded(quotas, partial(read_cold_usage, conn), _compute_quota_additions(delta))
         return len(rows), counters
 
@@ -552,7 +531,7 @@ class ColdStore:
     def list_flow_depths(self, where: EnvRef | None = None, /, **parts: str | None) -> list[TierFlowDepth]:
         """Return the cold tier's depth per flow: of one environment, of the queues that match the given names (org,
         project, env, queue), or of all queues."""
-        names = {**dict.fromkeys(("org", "project", "env", "queue")), **(vars(where) if where else {}), **parts}
+        names = {**NO_NAMES, **(vars(where) if where else {}), **parts}
         with self.transaction() as conn:
             rows = conn.execute(QUERIES["list_flow_depths"], names).fetchall()
         return [TierFlowDepth(QueueRef(*row[:4]), *row[4:]) for row in rows]
@@ -575,9 +554,9 @@ class ColdStore:
     @contextmanager
     def lock_setting(self, ref: QueueRef | EnvRef, name: str) -> Generator[str | None]:
         """Yield the current value of a setting, locked until the block ends. None: the setting was removed."""
-        with self.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
-            names = {"queue": "", **vars(ref), "name": name}
-            yield cursor.execute(QUERIES["lock_setting"], names).fetchone() or None
+        names = {"queue": "", **vars(ref), "name": name}
+        with self.transaction() as conn:
+            yield conn.cursor(row_factory=scalar_row).execute(QUERIES["lock_setting"], names).fetchone() or None
 
     # Audit
 
@@ -590,8 +569,7 @@ class ColdStore:
 
     def repair(self, queue_id: int) -> tuple[Counter[str], Counter[FlowKey]]:
         """Correct the counters to agree with the rows, under a lock. Return the differences, as `recount` does."""
-        with self.transaction() as conn:
-            self.lock_mover(conn, queue_id)
+        with self.locked_transaction(queue_id) as conn:
             self.lock_queue(conn, queue_id)
             counters, flows = self._recount(conn, queue_id)
             counters.pop("unaccounted", None)
@@ -599,9 +577,9 @@ class ColdStore:
         return counters, flows
 
     def _recount(self, conn: Connection, queue_id: int) -> tuple[Counter[str], Counter[FlowKey]]:
-        with conn.cursor(row_factory=dict_row) as cursor:
-            queue = cursor.execute(QUERIES["compare_counters"], {"queue_id": queue_id}).fetchone()
-            details = cursor.execute(QUERIES["compare_flow_counts"], {"queue_id": queue_id}).fetchall()
+        cursor = conn.cursor(row_factory=dict_row)
+        queue = cursor.execute(QUERIES["compare_counters"], {"queue_id": queue_id}).fetchone()
+        details = cursor.execute(QUERIES["compare_flow_counts"], {"queue_id": queue_id}).fetchall()
         assert queue is not None
         return (
             Counter({name: value for name, value in queue.items() if value}),
@@ -626,28 +604,22 @@ class ColdStore:
         close_epoch: int | None = None,
         limits: ColdLimits = NO_LIMITS,
     ) -> tuple[ColdCounters, int]:
+        ref = self._refs.get(queue_id)  # the queue that the id was cached for, to be compared by the query
         values = {
-            **to_dict(delta),
+            **vars(delta),
             **{"queue_id": queue_id, "epoch": epoch, "valkey_epoch": valkey_epoch, "close": close_epoch},
-            **{"max_items": limits.max_items, "max_bytes": limits.max_bytes},
-            **self._expected_names(queue_id),
+            **vars(limits),
+            **(vars(ref) if ref else NO_NAMES),
         }
-        with conn.cursor(row_factory=dict_row) as cursor:
-            row = cursor.execute(QUERIES["update_counters"], values).fetchone()
-            if row is None:
-                self._raise_if_epoch_closed(conn, queue_id, epoch)
-                raise ColdFull
-            if self._identity not in (None, row["postgres_id"]):  # another database at the same address
-                self._identity = None
-                self.clear_id_cache()
-                raise DatabaseRestored
-            return _parse_counters(row), row["xact"]
-
-    def _expected_names(self, queue_id: int) -> dict[str, str | None]:
-        """Return the names that the id was cached for, to be compared by the query; each is None if it is not
-        cached."""
-        ref = self._refs.get(queue_id)
-        return {**NO_NAMES} if ref is None else {**vars(ref)}
+        row = conn.cursor(row_factory=dict_row).execute(QUERIES["update_counters"], values).fetchone()
+        if row is None:
+            self._raise_if_epoch_closed(conn, queue_id, epoch)
+            raise ColdFull
+        if self._identity not in (None, row["postgres_id"]):  # another database at the same address
+            self._identity = None
+            self.clear_id_cache()
+            raise DatabaseRestored
+        return _parse_counters(row), row["xact"]
 
     def _raise_if_epoch_closed(self, conn: Connection, queue_id: int, epoch: int | None) -> None:
         row: Any = conn.execute(QUERIES["read_epoch"], {"queue_id": queue_id}).fetchone()
@@ -673,10 +645,10 @@ def record_event(
 ) -> None:
     """Record an event of a server, and how many accepted jobs of which queues are missing since."""
     values = {"server": server, "shard": shard, "kind": kind, "description": description}
-    with conn.cursor(row_factory=scalar_row) as cursor:
-        event_id = cursor.execute(QUERIES["insert_server_event"], values).fetchone()
-        rows = [{"event_id": event_id, **vars(ref), "missing": missing} for ref, missing in losses.items()]
-        cursor.executemany(QUERIES["insert_server_event_loss"], rows)
+    cursor = conn.cursor(row_factory=scalar_row)
+    event_id = cursor.execute(QUERIES["insert_server_event"], values).fetchone()
+    rows = [{"event_id": event_id, **vars(ref), "missing": missing} for ref, missing in losses.items()]
+    cursor.executemany(QUERIES["insert_server_event_loss"], rows)
 
 
 def copy_rows(copy: Copy, queue_id: int, jobs: Iterable[SpillJob]) -> None:
@@ -695,27 +667,12 @@ def copy_rows(copy: Copy, queue_id: int, jobs: Iterable[SpillJob]) -> None:
 _COUNTER_COLUMNS = [field.name for field in fields(ColdCounters) if field.name != "oldest_ms"]
 
 
-def to_dict(data: Any) -> dict[str, Any]:
-    return {field.name: getattr(data, field.name) for field in fields(data)}
-
-
-def with_oldest(counters: ColdCounters, oldest_ms: float | None) -> ColdCounters:
-    return replace(counters, oldest_ms=oldest_ms)
-
-
 def _parse_counters(row: Mapping[str, Any]) -> ColdCounters:
     return ColdCounters(**{name: row[name] for name in _COUNTER_COLUMNS})
 
 
-def _parse_queue(row: Mapping[str, Any]) -> ColdQueue:
-    return ColdQueue(row["queue_id"], QueueRef(row["org"], row["project"], row["env"], row["queue"]))
-
-
-def _count_flows(rows: Iterable[Mapping[str, Any]], sign: int) -> Counter[FlowKey]:
-    counts: Counter[FlowKey] = Counter()
-    for row in rows:
-        counts[row["task"], row["flow"], row["flow_type"]] += sign
-    return counts
+def _count_flows(rows: Iterable[Mapping[str, Any]]) -> Counter[FlowKey]:
+    return Counter((row["task"], row["flow"], row["flow_type"]) for row in rows)
 
 
 def _compute_quota_additions(delta: CounterDelta) -> dict[str, int]:
@@ -733,19 +690,15 @@ def _filter_params(which: DeadFilter) -> dict[str, Any]:
     }
 
 
-def _removal_delta(rows: Sequence[Mapping[str, Any]], **totals: int) -> CounterDelta:
+def compute_removal(rows: Sequence[Mapping[str, Any]], **totals: int) -> tuple[CounterDelta, dict[FlowKey, int]]:
+    """Return the changes of the counters, and of the counts per flow, when these rows are deleted."""
+    waiting = [row for row in rows if not row["delayed"]]
     delayed = [row for row in rows if row["delayed"]]
-    delayed_bytes = sum(row["size"] for row in delayed)
-    return CounterDelta(
-        waiting=len(delayed) - len(rows),
-        waiting_bytes=delayed_bytes - sum(row["size"] for row in rows),
+    delta = CounterDelta(
+        waiting=-len(waiting),
+        waiting_bytes=-sum(row["size"] for row in waiting),
         delayed=-len(delayed),
-        delayed_bytes=-delayed_bytes,
+        delayed_bytes=-sum(row["size"] for row in delayed),
         **totals,
     )
-
-
-def compute_removal(rows: Sequence[ColdRow], **totals: int) -> tuple[CounterDelta, Counter[FlowKey]]:
-    """Return the changes of the counters, and of the counts per flow, when these rows are deleted."""
-    as_mappings = [vars(row) for row in rows]
-    return _removal_delta(as_mappings, **totals), _count_flows((row for row in as_mappings if not row["delayed"]), -1)
+    return delta, {flow: -count for flow, count in _count_flows(waiting).items()}

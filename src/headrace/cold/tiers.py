@@ -12,10 +12,11 @@ import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from headrace.cold.store import NO_LIMITS, ColdLimits, ColdStore, StoredJob, with_oldest
+from headrace.cold.store import NO_LIMITS, ColdLimits, ColdStore, StoredJob
 from headrace.errors import DatabaseRestored, HeadraceError, QuotaExceeded, WrongDatabase
 from headrace.model.job import JobInfo, JobState
 from headrace.model.names import EnvRef, QueueRef
@@ -99,7 +100,7 @@ class Tiers:
             raise
         waiting = [job.due_ms for job, was_stored in zip(jobs, stored, strict=True) if was_stored and not job.delayed]
         if counters.waiting == len(waiting) > 0:  # no other row waits
-            counters = with_oldest(counters, min(waiting))
+            counters = replace(counters, oldest_ms=min(waiting))
         self.sync_counters(ref, counters)
         return stored
 
