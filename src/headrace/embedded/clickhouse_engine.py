@@ -248,7 +248,8 @@ class ChdbEngine:
 
     def __init__(self, data_dir: Path) -> None:
         self._lock = _lock_directory(data_dir)
-        users = _write_users_config(data_dir)
+        users = data_dir / "users.xml"
+        write_private_file(users, build_users_config())
         # users_config takes effect only together with config-file.
         self._address = f"{data_dir}?config-file={users}&users_config={users}"
         try:
@@ -279,13 +280,6 @@ class ChdbEngine:
         os.close(self._lock)
 
 
-def _write_users_config(data_dir: Path) -> Path:
-    """Write the users configuration of the engine to a private file, and return its path."""
-    path = data_dir / "users.xml"
-    write_private_file(path, build_users_config())
-    return path
-
-
 def _replace_default_database(root: _Connection, data_dir: Path) -> None:
     """Replace chDB's `default` database, which reads table names as file names, by an ordinary one with its tables."""
     facts = root.query("SELECT engine, uuid FROM system.databases WHERE name = 'default'", "TabSeparated").bytes()
@@ -305,7 +299,6 @@ def _replace_default_database(root: _Connection, data_dir: Path) -> None:
 
 
 def can_stream(tokens: list[SqlToken], format: str) -> bool:
-    """Return whether the result can be streamed in chunks."""
     return is_query(tokens) and (format in _STREAMABLE_FORMATS or format == _ARROW_STREAM)
 
 

@@ -176,7 +176,7 @@ class ClickHouseApp:
                 whole = data if len(text) < STATEMENT_HEAD_BYTES else None
                 await self._run_in_thread(session.begin_insert, head, call.binds, whole)
                 await self._insert_data(session, data, body)
-                await _send_whole(send, self._build_headers(query_id, session), b"")
+                await _send_whole(request, send, self._build_headers(query_id, session))
         else:
             text += await read_statement(body)
             await self._run_query(request, send, call, text, query_id)
@@ -208,7 +208,7 @@ class ClickHouseApp:
             encoder = http_coding.make_encoder(call.coding)
             if ended:
                 body = await self._run_in_thread(lambda: encoder.compress(begun) + encoder.flush())
-                await _send_whole(send, headers, body)
+                await _send_whole(request, send, headers, body)
             else:
                 await self._send_stream(request, send, headers, encoder, chain((begun,), rows))
 
@@ -299,10 +299,8 @@ def _format_exception_block(tag: str, message: str) -> bytes:
 
 
 def _choose_content_type(format: str) -> str:
-    for prefix, kind in _CONTENT_TYPES.items():
-        if format.startswith(prefix):
-            return kind
-    return "application/octet-stream"
+    kinds = (kind for prefix, kind in _CONTENT_TYPES.items() if format.startswith(prefix))
+    return next(kinds, "application/octet-stream")
 
 
 def _build_text_response(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
@@ -318,9 +316,8 @@ async def _send_piece(send: Send, piece: bytes, *, more: bool) -> None:
     await send({"type": "http.response.body", "body": piece, "more_body": more})
 
 
-async def _send_whole(send: Send, headers: Mapping[str, str], body: bytes) -> None:
-    await _send_start(send, {**headers, "Content-Length": str(len(body))})
-    await _send_piece(send, body, more=False)
+async def _send_whole(request: Request, send: Send, headers: Mapping[str, str], body: bytes = b"") -> None:
+    await Response(body, headers=headers)(request.scope, request.receive, send)
 
 
 def _parse_host_name(host: str) -> str:

@@ -15,8 +15,6 @@ import zstandard
 
 
 class BodyEncoder(Protocol):
-    """Compresses one stream."""
-
     def compress(self, data: bytes, /) -> bytes: ...
     def flush(self) -> bytes: ...
 

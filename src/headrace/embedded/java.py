@@ -22,8 +22,6 @@ UNSUPPORTED_FLAG = "--add-modules=jdk.incubator.vector"
 
 @dataclass(frozen=True)
 class JavaRuntime:
-    """A Java installation."""
-
     home: Path
     version: str
     origin: str  # where it was found, for output

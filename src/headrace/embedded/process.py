@@ -13,6 +13,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from headrace.embedded import guard
@@ -80,12 +81,10 @@ class GuardedProcess:
         return None if self._guard is None else self._guard.poll()
 
     def restart(self) -> None:
-        """Start the command again after it exited."""
         self.start()
 
-    def describe_log(self) -> str:
-        """Return the path of the log and its last lines."""
-        return f"Last lines of {self.log_file}:\n{self.log_tail(4)}"
+    def describe_log(self, lines: int = 4) -> str:
+        return f"Last lines of {self.log_file}:\n{self.log_tail(lines)}"
 
     def log_tail(self, lines: int = 12) -> str:
         """Return the last lines of the log since the last start."""
@@ -96,26 +95,20 @@ class GuardedProcess:
     def request_stop(self) -> None:
         """Request an orderly stop without waiting, so that several processes can stop at the same time."""
         if self._guard is not None and self._guard.stdin is not None and not self._guard.stdin.closed:
-            try:
+            with suppress(BrokenPipeError):  # the guard has already exited
                 self._guard.stdin.write(b"s")
                 self._guard.stdin.flush()
-            except BrokenPipeError:
-                pass  # the guard has already exited
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> int | None:
         """Stop the command and return its exit code. After the grace period, the guard kills it."""
         if self._guard is None:
             return None
         self.request_stop()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             self._guard.wait(grace_s)
-        except subprocess.TimeoutExpired:
-            pass
         assert self._guard.stdin is not None
-        try:
+        with suppress(BrokenPipeError):
             self._guard.stdin.close()
-        except BrokenPipeError:
-            pass
         return self._guard.wait()
 
 
@@ -151,15 +144,11 @@ class EmbeddedServer(ABC):
         self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.data_dir.chmod(0o700)  # older releases left it open to all users
 
-    def environment(self) -> Mapping[str, str]:
-        return {}
-
     def working_dir(self) -> Path | None:
         """Return the working directory of the command; None = that of this process."""
         return None
 
     def choose_port(self) -> int:
-        """Return the TCP port to listen on."""
         return choose_port(self.name, self._configured_port, self._preferred_port)
 
     @property
@@ -179,7 +168,6 @@ class EmbeddedServer(ABC):
             self.command(),
             log_file=self.log_file,
             stop_signal=self.stop_signal,
-            env=self.environment(),
             cwd=self.working_dir(),
         )
         self._child.start()
@@ -196,7 +184,6 @@ class EmbeddedServer(ABC):
         raise EmbeddedError(self._describe_failure(f"did not respond within {timeout_s:g} s (embedded.start_timeout)"))
 
     def exit_code(self) -> int | None:
-        """Return the exit code, or None if the process is running or was not started."""
         return None if self._child is None else self._child.exit_code()
 
     def restart(self) -> None:
@@ -204,8 +191,8 @@ class EmbeddedServer(ABC):
         self._configured_port = self.port
         self.start()
 
-    def describe_log(self) -> str:
-        return f"Its data was kept in {self.data_dir}. {self.child.describe_log()}"
+    def describe_log(self, lines: int = 4) -> str:
+        return f"Its data was kept in {self.data_dir}. {self.child.describe_log(lines)}"
 
     def stop(self) -> None:
         if self._child is not None:
@@ -213,10 +200,7 @@ class EmbeddedServer(ABC):
             self._child = None
 
     def _describe_failure(self, how: str) -> str:
-        return (
-            f"The embedded {self.name} server {how}. Its data was kept in {self.data_dir}. "
-            f"Last lines of {self.log_file}:\n{self.child.log_tail()}"
-        )
+        return f"The embedded {self.name} server {how}. {self.describe_log(12)}"
 
 
 def acquire_process_lock(name: str, log_file: Path) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 from headrace.embedded.clickhouse import EmbeddedClickHouse
 from headrace.embedded.data_directory import DataDirectory
@@ -24,10 +26,8 @@ class EmbeddedStack:
     directory: DataDirectory
     settings: EmbeddedSettings
     server_names: frozenset[str]  # some of "redis", "postgres" and "clickhouse"
-
-    def __post_init__(self) -> None:
-        self.servers: dict[str, EmbeddedServer] = {}
-        self.versions: dict[str, str] = {}
+    servers: dict[str, EmbeddedServer] = field(default_factory=dict[str, EmbeddedServer], init=False)
+    versions: dict[str, str] = field(default_factory=dict[str, str], init=False)
 
     def start(self) -> None:
         """Start all servers without waiting.
@@ -54,23 +54,15 @@ class EmbeddedStack:
         self.servers = {}
 
     def _build_servers(self) -> dict[str, EmbeddedServer]:
-        root, log_dir, settings = self.directory.path, self.directory.log_dir, self.settings
-        last = self.directory.read_last_stack().get("ports", {})
-        servers: dict[str, EmbeddedServer] = {}
-        if "redis" in self.server_names:
-            servers["redis"] = EmbeddedValkey(
-                root / "valkey",
-                log_dir,
-                settings.valkey_port,
-                last.get("valkey", 0),
-                server=settings.valkey_server,
-            )
-        if "postgres" in self.server_names:
-            servers["postgres"] = EmbeddedPostgres(
-                root / "postgres", log_dir, settings.postgres_port, last.get("postgres", 0)
-            )
-        if "clickhouse" in self.server_names:
-            servers["clickhouse"] = EmbeddedClickHouse(
-                root / "clickhouse", log_dir, settings.clickhouse_port, last.get("clickhouse", 0)
-            )
-        return servers
+        settings = self.settings
+        kinds: dict[str, tuple[str, int, Callable[[Path, Path, int, int], EmbeddedServer]]] = {
+            "redis": ("valkey", settings.valkey_port, partial(EmbeddedValkey, server=settings.valkey_server)),
+            "postgres": ("postgres", settings.postgres_port, EmbeddedPostgres),
+            "clickhouse": ("clickhouse", settings.clickhouse_port, EmbeddedClickHouse),
+        }
+        last_ports = self.directory.read_last_stack().get("ports", {})
+        return {
+            server: build(self.directory.path / name, self.directory.log_dir, port, last_ports.get(name, 0))
+            for server, (name, port, build) in kinds.items()
+            if server in self.server_names
+        }

@@ -103,7 +103,6 @@ def _is_owned_by_root(path: Path) -> bool:
 
 
 def _is_world_executable(program: Path) -> bool:
-    """Return True if every user can run the program."""
     return all(parent.stat().st_mode & 0o001 for parent in program.parents) and program.stat().st_mode & 0o005 == 0o005
 
 
