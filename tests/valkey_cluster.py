@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from headrace.embedded.credentials import FILE
 from headrace.embedded.data_directory import write_json
 from headrace.embedded.process import LOOPBACK, find_free_port
-from headrace.embedded.valkey import USER, EmbeddedValkey
+from headrace.embedded.valkey import SUPERVISOR, USER, EmbeddedValkey
 from headrace.errors import ServiceUnavailable
 from headrace.settings import mask_secret
 from headrace.valkey.connect import connect
@@ -18,6 +18,11 @@ from headrace.valkey.connect import connect
 SLOTS = 16_384
 POLL_S = 0.05
 BUS_OFFSET = 10_000  # offset of a node's cluster bus port from its client port
+
+
+def build_supervisor_url(server: EmbeddedValkey) -> str:
+    """Return the URL of the user with all permissions."""
+    return f"redis://{SUPERVISOR}:{server.passwords[SUPERVISOR]}@{LOOPBACK}:{server.port}/0"
 
 
 class EmbeddedValkeyCluster:
@@ -47,7 +52,7 @@ class EmbeddedValkeyCluster:
         deadline = time.monotonic() + timeout_s
         for node in self.nodes:
             node.wait_ready(timeout_s)
-        form([node.supervisor_url for node in self.nodes], deadline)
+        form([build_supervisor_url(node) for node in self.nodes], deadline)
 
     def stop(self) -> None:
         for node in self.nodes:

@@ -17,6 +17,7 @@ from headrace.valkey.connect import connect
 from headrace.valkey.probe import read_server_version
 from tests.conftest import READY_S, wait_until
 from tests.ports import reserved_port
+from tests.valkey_cluster import build_supervisor_url
 
 REF = QueueRef("o", "p", "e", "q")
 PATIENT = "sentinel down-after-milliseconds the-queue 600000\n"
@@ -33,7 +34,7 @@ def test_user_and_password(tmp_path: Path) -> None:
     server.start()
     try:
         server.wait_ready(READY_S)
-        with connect(server.supervisor_url) as client:
+        with connect(build_supervisor_url(server)) as client:
             client.acl_setuser("odd", enabled=True, passwords="+p@ss:word/", keys="*", channels="*", commands=["+@all"])
         url = f"redis://odd:p%40ss%3Aword%2F@{LOOPBACK}:{server.port}/0"
         assert SyncClient(url).enqueue(REF, NewJob("t"))

@@ -18,6 +18,7 @@ from headrace.model.names import QueueRef
 from headrace.queue.client import SyncClient
 from headrace.valkey.connect import connect
 from tests.security.servers import started
+from tests.valkey_cluster import build_supervisor_url
 
 REFUSED = r"(?i)permission|not allowed|can't run|ACL"
 
@@ -80,7 +81,7 @@ def test_a_script_has_no_more_rights(server: EmbeddedValkey) -> None:
 
 
 def test_the_supervisor_controls_it_and_jobs_go_through(server: EmbeddedValkey) -> None:
-    with connect(server.supervisor_url) as client:
+    with connect(build_supervisor_url(server)) as client:
         assert client.config_get("appendonly") == {"appendonly": "yes"}
     with SyncClient(server.url) as queue:
         assert queue.enqueue(QueueRef("o", "p", "e", "q"), NewJob("t"))

@@ -44,12 +44,7 @@ class EmbeddedValkey(EmbeddedServer):
 
     @property
     def url(self) -> str:
-        return self._build_url(USER)
-
-    @property
-    def supervisor_url(self) -> str:
-        """Return the URL of the user with all permissions."""
-        return self._build_url(SUPERVISOR)
+        return f"redis://{USER}:{self.passwords[USER]}@{LOOPBACK}:{self.port}/0"
 
     @property
     def passwords(self) -> Mapping[str, str]:
@@ -87,9 +82,6 @@ class EmbeddedValkey(EmbeddedServer):
             USER: f"{everywhere[USER]} {self.rules}",
             SUPERVISOR: f"{everywhere[SUPERVISOR]} +@all",
         }
-
-    def _build_url(self, user: str) -> str:
-        return f"redis://{user}:{self.passwords[user]}@{LOOPBACK}:{self.port}/0"
 
 
 def find_server(choice: str) -> str:
