@@ -27,10 +27,10 @@ from headrace.errors import CommitUnclear, DatabaseFull, DatabaseUnavailable, Mi
 from headrace.model.query_file import load_queries
 from headrace.postgres import connect as postgres
 from headrace.postgres.connect import (
+    Connection,
     Pool,
     connect,
     open_pool,
-    read_xact_id,
     read_xact_status,
     transaction,
     translate_errors,
@@ -78,6 +78,12 @@ def numbers(pool: Pool) -> Pool:
 
 class Undo(Exception):
     """With the number of the transaction that it ended."""
+
+
+def read_xact_id(conn: Connection) -> int:
+    """The id of the current transaction, for `read_xact_status` after the connection is lost."""
+    row: Any = conn.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+    return row[0]
 
 
 def add(pool: Pool, n: int, error: type[Undo] | None = None) -> int:

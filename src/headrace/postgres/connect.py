@@ -9,7 +9,7 @@ Parameters in the URL override those set here. Other packages import psycopg's t
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -41,7 +41,6 @@ __all__ = [
     "connect",
     "dict_row",
     "open_pool",
-    "read_xact_id",
     "read_xact_status",
     "scalar_row",
     "transaction",
@@ -107,11 +106,11 @@ def transaction(pool: Pool) -> Generator[Connection]:
     with translate_errors():
         conn = pool.acquire()
         try:
-            try:
-                yield conn
-            except BaseException:
-                _roll_back(conn)
-                raise
+            yield conn
+        except BaseException:
+            _roll_back(conn)
+            raise
+        else:
             _commit(conn)
         finally:
             pool.release(conn)
@@ -131,13 +130,6 @@ def translate_errors() -> Generator[None]:
             "The PostgreSQL schema does not match this release. Nothing was written. Run `headrace migrate`. "
             f"({_first_line(error)})"
         ) from error
-
-
-def read_xact_id(conn: Connection) -> int:
-    """Return the id of the current transaction, for `read_xact_status` after the connection is lost."""
-    row = conn.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
-    assert row is not None, "a SELECT without FROM has one row"
-    return cast(int, row[0])
 
 
 def read_xact_status(pool: Pool, xid: int) -> XactStatus | None:
@@ -183,10 +175,8 @@ def _commit(conn: Connection) -> None:
 
 
 def _roll_back(conn: Connection) -> None:
-    try:
+    with suppress(psycopg.Error):  # the connection is lost, which also ends the transaction
         conn.rollback()
-    except psycopg.Error:
-        pass  # the connection is lost, which also ends the transaction
 
 
 def _to_headrace_error(kind: type[HeadraceError], error: psycopg.Error) -> HeadraceError:

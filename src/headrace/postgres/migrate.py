@@ -79,7 +79,11 @@ def list_pending(url: str, folders: SchemaFolders) -> list[str]:
 def _find_pending(conn: Connection, known: list[PostgresMigration]) -> list[PostgresMigration]:
     done = _read_applied(conn)
     for migration in known:
-        _check_unchanged(migration, done.get(migration.name))
+        if done.get(migration.name, migration.checksum) != migration.checksum:
+            raise MigrationError(
+                f"Migration {migration.name} was applied with other contents than this release has. Nothing was "
+                "changed. Use the release that created this database, or an empty database (postgres.url)."
+            )
     return [migration for migration in known if migration.name not in done]
 
 
@@ -89,14 +93,6 @@ def _read_applied(conn: Connection) -> dict[str, str]:
         return {}
     rows = conn.execute("SELECT room || '/' || name, checksum FROM headrace_migrations").fetchall()
     return {str(name): str(checksum) for name, checksum in rows}
-
-
-def _check_unchanged(migration: PostgresMigration, checksum: str | None) -> None:
-    if checksum is not None and checksum != migration.checksum:
-        raise MigrationError(
-            f"Migration {migration.name} was applied with other contents than this release has. Nothing was "
-            "changed. Use the release that created this database, or an empty database (postgres.url)."
-        )
 
 
 def _apply(conn: Connection, migration: PostgresMigration) -> bool:

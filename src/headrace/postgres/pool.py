@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable
 from threading import BoundedSemaphore, Lock
-from types import TracebackType
 from typing import Self
 
 import psycopg
@@ -77,9 +76,7 @@ class Pool:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _reset_if_forked(self) -> None:
