@@ -8,6 +8,7 @@ however many histograms were merged.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 BUCKETS_PER_DOUBLING = 16
@@ -24,10 +25,9 @@ def compute_midpoint_ms(bucket: int) -> float:
 
 
 def merge_histograms(histograms: Iterable[Histogram]) -> dict[int, int]:
-    total: dict[int, int] = {}
+    total: Counter[int] = Counter()
     for histogram in histograms:
-        for bucket, count in histogram.items():
-            total[bucket] = total.get(bucket, 0) + count
+        total.update(histogram)
     return total
 
 

@@ -41,7 +41,6 @@ class TenantSlots:
             return True
 
     def release(self, env: EnvRef) -> None:
-        """Return an acquired slot."""
         with self._lock:
             self._environments[env] -= 1
             self._organisations[env.org] -= 1
