@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from headrace.cold.queries import QUERIES
 from headrace.errors import InvalidLimit, QuotaExceeded
@@ -22,8 +21,6 @@ QuotaRow = tuple[str, str, str, str, int | None]
 
 @dataclass(frozen=True)
 class EffectiveQuota:
-    """A quota that applies to a tenant."""
-
     tenant: TenantRef  # the tenant whose usage it limits
     name: str
     value: int
@@ -44,11 +41,6 @@ def resolve_quotas(tenant: TenantRef, rows: Iterable[QuotaRow]) -> list[Effectiv
     return quotas
 
 
-def find_quotas(conn: Connection, tenant: TenantRef, names: Sequence[str]) -> list[EffectiveQuota]:
-    rows = conn.execute(QUERIES["find_quotas"], {**_tenant_params(tenant), "names": list(names)}).fetchall()
-    return resolve_quotas(tenant, rows)
-
-
 def lock_tenants(conn: Connection, quotas: Iterable[EffectiveQuota]) -> None:
     """Block other transactions that add to the usage of these quotas until this transaction ends. The quotas must be in
     the order of `resolve_quotas`."""
@@ -57,11 +49,12 @@ def lock_tenants(conn: Connection, quotas: Iterable[EffectiveQuota]) -> None:
 
 
 def lock_tenant(conn: Connection, tenant: TenantRef) -> None:
-    conn.execute(QUERIES["lock_quota"], {"tenant": "\n".join(_tenant_params(tenant).values())})
+    conn.execute(QUERIES["lock_quota"], {"tenant": "\n".join(vars(tenant).values())})
 
 
 def find_and_lock_quotas(conn: Connection, tenant: TenantRef, names: Sequence[str]) -> list[EffectiveQuota]:
-    quotas = find_quotas(conn, tenant, names)
+    rows = conn.execute(QUERIES["find_quotas"], {**vars(tenant), "names": list(names)}).fetchall()
+    quotas = resolve_quotas(tenant, rows)
     lock_tenants(conn, quotas)
     return quotas
 
@@ -81,13 +74,12 @@ def raise_if_exceeded(
 
 
 def read_cold_usage(conn: Connection, tenant: TenantRef) -> dict[str, int]:
-    row = conn.execute(QUERIES["read_cold_use"], _tenant_params(tenant)).fetchone()
+    row = conn.execute(QUERIES["read_cold_use"], vars(tenant)).fetchone()
     assert row is not None
     return {Quota.COLD_JOBS: int(row[0]), Quota.COLD_BYTES: int(row[1])}
 
 
 def list_quotas(conn: Connection) -> dict[TenantRef, dict[str, int | None]]:
-    """Return all quotas that are set, by tenant."""
     quotas: dict[TenantRef, dict[str, int | None]] = {}
     for org, project, env, name, value in conn.execute(QUERIES["list_quotas"]):
         quotas.setdefault(TenantRef(org, project, env), {})[name] = value
@@ -96,17 +88,17 @@ def list_quotas(conn: Connection) -> dict[TenantRef, dict[str, int | None]]:
 
 def read_tenant_quotas(conn: Connection, tenant: TenantRef) -> dict[str, int | None]:
     """Return the quotas that are set for exactly this tenant."""
-    return dict(conn.execute(QUERIES["list_tenant_quotas"], _tenant_params(tenant)).fetchall())
+    return dict(conn.execute(QUERIES["list_tenant_quotas"], vars(tenant)).fetchall())
 
 
 def put_quotas(conn: Connection, tenant: TenantRef, values: QuotaValues) -> None:
     for name, value in values.items():
-        conn.execute(QUERIES["put_quota"], {**_tenant_params(tenant), "name": name, "value": value})
+        conn.execute(QUERIES["put_quota"], {**vars(tenant), "name": name, "value": value})
 
 
 def remove_quotas(conn: Connection, tenant: TenantRef, names: Iterable[str]) -> None:
     for name in names:
-        conn.execute(QUERIES["delete_quota"], {**_tenant_params(tenant), "name": name})
+        conn.execute(QUERIES["delete_quota"], {**vars(tenant), "name": name})
 
 
 def check_quotas(tenant: TenantRef, values: QuotaValues) -> None:
@@ -123,7 +115,3 @@ def check_quotas(tenant: TenantRef, values: QuotaValues) -> None:
             raise InvalidLimit(
                 f"A {tenant.level} has no default that `none` could replace. Nothing was changed. Unset {name} instead."
             )
-
-
-def _tenant_params(tenant: TenantRef) -> dict[str, Any]:
-    return {"org": tenant.org, "project": tenant.project, "env": tenant.env}

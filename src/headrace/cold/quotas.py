@@ -26,15 +26,12 @@ from headrace.model.names import EnvRef
 from headrace.model.quotas import DEFAULT_TENANT, VALKEY_QUOTAS, Quota, QuotaValues, TenantRef
 from headrace.postgres.connect import Connection
 from headrace.queue import keys
-from headrace.queue.quotas import MEASURED, WarmUsage, pack_quotas, read_warm_usage
+from headrace.queue.quotas import MEASURED, pack_quotas, read_warm_usage
 from headrace.queue.state import index_environments, read_queue_parts
 from headrace.valkey.connect import translate_errors
 
 QUOTA = "quota"
 """Name of the setting of an environment that holds its quotas."""
-
-QuotaCounts = Mapping[str, int]
-"""Quota → usage."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,7 @@ class QuotaManager:
         self._tiers = tiers
         self._store = tiers.store
 
+    @translate_errors()
     def update(self, tenant: TenantRef, values: QuotaValues, unset: Collection[str] = ()) -> None:
         """Set quotas of a tenant, and remove those in `unset`, so that their defaults apply. Raises InvalidLimit."""
         check_quotas(tenant, values)
@@ -74,8 +72,7 @@ class QuotaManager:
             if unset:
                 self.publish(tenant)
             for shard in range(self._tiers.stubs.shards):
-                with translate_errors():
-                    index_environments(self._tiers.valkey, shard, force=True)
+                index_environments(self._tiers.valkey, shard, force=True)
             ShareAllocator(self._tiers).run_round()
         self.publish(tenant)
 
@@ -101,7 +98,7 @@ class QuotaManager:
         self,
         tenant: TenantRef,
         shows: Callable[[TenantRef], bool],
-        count: Callable[[Connection, TenantRef], QuotaCounts],
+        count: Callable[[Connection, TenantRef], Mapping[str, int]],
     ) -> list[QuotaUsage]:
         """Return the quotas that apply to a tenant: all quotas of its own level, with or without a limit, and those
         that are set for its project and organisation. The usage is included where `shows` allows it; `count` returns
@@ -129,7 +126,8 @@ class QuotaManager:
         """Return the usage in Valkey of each of `tenants`, and the shares of `tenant`."""
         own = tenant.environment
         envs = {env for each in tenants for env in self._find_environments(each)} | ({own} if own else set())
-        uses = read_usage(self._tiers, sorted(envs))
+        ordered = sorted(envs)
+        uses = dict(zip(ordered, read_warm_usage(self._tiers.valkey, self._tiers.stubs.shards, ordered), strict=True))
         sums: dict[TenantRef, dict[str, int]] = {}
         for each in tenants:
             covered = [use for env, use in uses.items() if each.covers(env)]
@@ -137,19 +135,12 @@ class QuotaManager:
         return sums, uses[own].share if own else {}
 
     def _find_environments(self, tenant: TenantRef) -> set[EnvRef]:
-        env = tenant.environment
-        return read_environments(self._tiers, tenant) if env is None else {env}
-
-
-def read_environments(tiers: Tiers, tenant: TenantRef) -> set[EnvRef]:
-    """Return the environments of a tenant that ever had a queue."""
-    prefix = keys.part_prefix(tenant.org or None, tenant.project or None)
-    envs: set[EnvRef] = set()
-    for shard in range(tiers.stubs.shards):
-        parts = read_queue_parts(tiers.valkey, shard, prefix)
-        envs |= {keys.parse_queue_part(part.decode()).environment for part in parts}
-    return {env for env in envs if tenant.covers(env)}
-
-
-def read_usage(tiers: Tiers, envs: list[EnvRef]) -> dict[EnvRef, WarmUsage]:
-    return dict(zip(envs, read_warm_usage(tiers.valkey, tiers.stubs.shards, envs), strict=True))
+        """Return the environments of a tenant that ever had a queue, or the environment that it is."""
+        if env := tenant.environment:
+            return {env}
+        prefix = keys.part_prefix(tenant.org or None, tenant.project or None)
+        envs: set[EnvRef] = set()
+        for shard in range(self._tiers.stubs.shards):
+            parts = read_queue_parts(self._tiers.valkey, shard, prefix)
+            envs |= {keys.parse_queue_part(part.decode()).environment for part in parts}
+        return {env for env in envs if tenant.covers(env)}

@@ -6,6 +6,7 @@ time, so every environment that needs more gets some eventually, however many th
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -139,11 +140,5 @@ def rotate(envs: Sequence[EnvRef], turn: int) -> list[EnvRef]:
 
 def _find_level(value: int, demands: Collection[int]) -> int:
     """Return the largest cap per environment for which the sum of the capped demands does not exceed the value."""
-    low, high = 0, max(demands, default=0)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if sum(min(demand, middle) for demand in demands) <= value:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    caps = range(1, max(demands, default=0) + 1)
+    return bisect_right(caps, value, key=lambda cap: sum(min(demand, cap) for demand in demands))

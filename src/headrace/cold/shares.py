@@ -45,24 +45,24 @@ SharesByQuota = dict[str, dict[EnvRef, int]]
 
 
 class ShareAllocator:
-    """Sets the shares of all environments."""
-
     def __init__(self, tiers: Tiers) -> None:
         self._tiers = tiers
 
     def has_shares(self) -> bool:
         """Return whether a project or organisation has a shared quota, or had one and shares are left."""
-        with self._tiers.store.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
-            return bool(cursor.execute(QUERIES["has_shares"], {"names": list(SHARED_QUOTAS)}).fetchone())
+        names = {"names": list(SHARED_QUOTAS)}
+        with self._tiers.store.transaction() as conn:
+            return bool(conn.cursor(row_factory=scalar_row).execute(QUERIES["has_shares"], names).fetchone())
 
     def run_round(self) -> bool:
         """Run one round for all quotas. Return False if there are none."""
         if not self.has_shares():
             return False
-        with self._tiers.store.transaction() as conn, conn.cursor(row_factory=scalar_row) as cursor:
-            number = cursor.execute(QUERIES["start_round"]).fetchone()
+        with self._tiers.store.transaction() as conn:
+            number = conn.cursor(row_factory=scalar_row).execute(QUERIES["start_round"]).fetchone()
             assert isinstance(number, int)
-            shared = {tenant: values for tenant, values in list_quotas(conn).items() if _is_shared(tenant)}
+            quotas_set = list_quotas(conn).items()
+            shared = {tenant: values for tenant, values in quotas_set if tenant.level in ("organisation", "project")}
             before = _read_shares(conn)
             members, asking = self._find_members(shared, before)
             uses = self._read_usage(members)
@@ -190,13 +190,8 @@ class ShareRoundRunner:
             log.warning("could not update quota shares: %s", error, extra={"action": "unavailable"})
 
     def wait(self, timeout_s: float) -> None:
-        """Wait up to `timeout_s` for the running round."""
         if self._thread is not None:
             self._thread.join(timeout_s)
-
-
-def _is_shared(tenant: TenantRef) -> bool:
-    return tenant.level in ("organisation", "project")
 
 
 def _parse_environment(part: bytes) -> EnvRef:
@@ -236,7 +231,9 @@ def _plan_shares(
         used |= {env: value for env, value in shares.items() if env not in uses}
         needs = {env: use.needed_bytes for env, use in uses.items() if use.needed_bytes and name == Quota.WARM_BYTES}
         if name == Quota.RUNNING:
-            jobs = {env: _make_running_demand(use) for env, use in uses.items()}
+            jobs = {
+                env: RunningDemand(use.used[name], use.waiting, use.share.get(name, 0)) for env, use in uses.items()
+            }
             jobs |= {env: RunningDemand(value, 0, value) for env, value in shares.items() if env not in uses}
             plans = [plan_running(quota, jobs, turn) for quota in own]
         else:
@@ -251,10 +248,6 @@ def _plan_shares(
             for env, value in targets.items()
         }
     return wanted
-
-
-def _make_running_demand(use: EnvironmentUsage) -> RunningDemand:
-    return RunningDemand(use.used[Quota.RUNNING], use.waiting, use.share.get(Quota.RUNNING, 0))
 
 
 def _select_enforced(env: EnvRef, shares: SharesByQuota, wanted: SharesByQuota) -> dict[str, int]:
