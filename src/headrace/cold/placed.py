@@ -69,8 +69,6 @@ class PlacedRows:
     def can_continue(self, version: int, now: float) -> bool:
         """Return whether the next claim may start at `position`: no row before it can be unplaced, because PostgreSQL
         has not changed since. With many placed rows, changes are ignored for RESCAN_S, because a scan is expensive."""
-        if self.position is None:
-            return False
         return version == self.version or (len(self.rows) > RESCAN_ROWS and now < self.scanned_at + RESCAN_S)
 
     def record_scan(self, version: int, now: float) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from headrace.cold.quota_records import list_quotas, lock_tenant
+from headrace.cold.tiers import Tiers
 from headrace.model.names import EnvRef, QueueRef
 from headrace.model.quotas import DEFAULT_TENANT
 from headrace.queue import keys
 from headrace.queue.quotas import build_shared_fields, read_shared, store_shared
 from headrace.queue.state import index_environments
 from headrace.valkey.connect import translate_errors
-
-if TYPE_CHECKING:
-    from headrace.cold.tiers import Tiers
 
 log = logging.getLogger(__name__)
 
@@ -51,32 +49,31 @@ class SettingsRestorer:
                 restored += self.restore_setting(shard, ref, name)
         return restored
 
+    @translate_errors()
     def restore_shared_quotas(self, shard: int) -> None:
         """Copy the default quotas, and the names of the shared quotas of projects and organisations, from PostgreSQL to
         Valkey. The record is locked, so that a concurrent change reaches Valkey later."""
         with self._store.transaction() as conn:
             lock_tenant(conn, DEFAULT_TENANT)
             fields = build_shared_fields(list_quotas(conn))
-            with translate_errors():
-                before = read_shared(self._tiers.valkey, shard)
-                store_shared(self._tiers.valkey, shard, before, fields)
+            before = read_shared(self._tiers.valkey, shard)
+            store_shared(self._tiers.valkey, shard, before, fields)
             self._index_default(shard, before.get("quota", ""), fields.get("quota", ""))
 
+    @translate_errors()
     def _index_default(self, shard: int, before: str, default: str) -> None:
         """Reindex all environments of a shard if the default quotas changed: another default of `running` may block or
         unblock them. The default is recorded last, so an interrupted attempt is repeated."""
         meta = keys.meta(shard)
-        with translate_errors():
-            indexed = cast("bytes | None", self._tiers.valkey.hget(meta, INDEXED_DEFAULT)) or b""
-            if before == default == indexed.decode():
-                return
-            index_environments(self._tiers.valkey, shard, force=True)
-            parts = self._tiers.valkey.smembers(keys.environments(shard))
+        indexed = cast("bytes | None", self._tiers.valkey.hget(meta, INDEXED_DEFAULT)) or b""
+        if before == default == indexed.decode():
+            return
+        index_environments(self._tiers.valkey, shard, force=True)
+        parts = self._tiers.valkey.smembers(keys.environments(shard))
         for part in cast("set[bytes]", parts):
             env = keys.parse_queue_part(f"{part.decode()}:").environment
             self._tiers.run(self._tiers.stubs.configure(env, {"": None}))
-        with translate_errors():
-            self._tiers.valkey.hset(meta, INDEXED_DEFAULT, default)
+        self._tiers.valkey.hset(meta, INDEXED_DEFAULT, default)
 
     def restore_setting(self, shard: int, ref: QueueRef | EnvRef, name: str) -> bool:
         """Copy one setting from PostgreSQL to Valkey while its row is locked, so that a concurrent change reaches
@@ -86,8 +83,8 @@ class SettingsRestorer:
                 return False
             return self._tiers.run(self._tiers.stubs.restore_setting(ref, name, value))
 
+    @translate_errors()
     def _read_setting(self, shard: int, ref: QueueRef | EnvRef, name: str) -> str | None:
         key = keys.queue(shard, ref) if isinstance(ref, QueueRef) else keys.env(shard, ref)
-        with translate_errors():
-            value = self._tiers.valkey.hget(key, name)
+        value = self._tiers.valkey.hget(key, name)
         return value.decode() if isinstance(value, bytes) else None

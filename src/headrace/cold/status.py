@@ -108,7 +108,6 @@ def query_server_events(
 
 
 def count_quarantined(url: str) -> int:
-    """Return the number of quarantined rows."""
-    with connect_postgres(url) as conn, conn.cursor() as cursor:
-        row = cursor.execute(QUERIES["count_quarantine"]).fetchone()
-    return 0 if row is None else int(row[0])
+    with connect_postgres(url) as conn:
+        row: Any = conn.execute(QUERIES["count_quarantine"]).fetchone()
+    return int(row[0])

@@ -81,7 +81,9 @@ class ValkeyLossDetector:
             losses = {ref: missing for ref, mark in known.items() if (missing := mark.count_missing(marks.get(ref)))}
             emptied = any(mark.is_gone(marks.get(ref)) for ref, mark in known.items())
             if replication_id != before.replication_id or emptied:
-                _record_server_event(conn, shard, before.replication_id, replication_id, losses)
+                kind = "went back" if losses else "restarted or failed over"
+                ids = f"Its replication id was {before.replication_id} and is {replication_id}"
+                record_event(conn, "valkey", shard, kind, f"{ids}; {len(losses)} queues miss jobs.", losses)
             if before is stored and (replication_id, marks) == (before.replication_id, before.marks):
                 return before
         observation = ShardObservation(replication_id, before.version + 1 if before else 1, marks)
@@ -97,18 +99,18 @@ class ValkeyLossDetector:
                 return before
             before = replication_id, self._read_marks(shard)  # read again if the server fails over meanwhile
 
+    @translate_errors()
     def _read_marks(self, shard: int) -> QueueMarks | None:
-        with translate_errors():
-            node = find_node(self._tiers.valkey, keys.meta(shard))
-            count: Any = node.scard(keys.queues(shard))
-            if count > MAX_QUEUES:
-                return None
-            parts: Any = node.smembers(keys.queues(shard))
-            pipe = node.pipeline(transaction=False)
-            refs = [keys.parse_queue_part(part.decode()) for part in parts]
-            for ref in refs:
-                pipe.hmget(keys.queue(shard, ref), FIELDS)
-            rows: Any = pipe.execute()
+        node = find_node(self._tiers.valkey, keys.meta(shard))
+        count: Any = node.scard(keys.queues(shard))
+        if count > MAX_QUEUES:
+            return None
+        parts: Any = node.smembers(keys.queues(shard))
+        pipe = node.pipeline(transaction=False)
+        refs = [keys.parse_queue_part(part.decode()) for part in parts]
+        for ref in refs:
+            pipe.hmget(keys.queue(shard, ref), FIELDS)
+        rows: Any = pipe.execute()
         return {ref: _parse_mark(values) for ref, values in zip(refs, rows, strict=True)}
 
 
@@ -116,12 +118,6 @@ def _parse_mark(values: list[bytes | None]) -> QueueMark:
     epoch, *numbers = values
     enqueued, spilled, *held = (int(number or 0) for number in numbers)
     return QueueMark((epoch or b"").decode(), enqueued - spilled, sum(held))
-
-
-def _record_server_event(conn: Connection, shard: int, old: str, new: str, losses: Mapping[QueueRef, int]) -> None:
-    kind = "went back" if losses else "restarted or failed over"
-    description = f"Its replication id was {old} and is {new}; {len(losses)} queues miss jobs."
-    record_event(conn, "valkey", shard, kind, description, losses)
 
 
 def _read_observation(conn: Connection, shard: int, own: ShardObservation | None) -> ShardObservation | None:
