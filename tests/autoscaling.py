@@ -14,7 +14,7 @@ from headrace.autoscale.lease import AutoscalerLease
 from headrace.autoscale.observer import MAX_DUE_READ, LoadObserver
 from headrace.autoscale.stream_observer import StreamObserver
 from headrace.autoscale.worker_types import Scaling, WorkerType
-from headrace.cold.due_times import read_due_times
+from headrace.cold.store import read_due_times
 from headrace.model.job import LeasedJob
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import Pool, transaction

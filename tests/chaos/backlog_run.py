@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
-from headrace.cold.audit import Drift, TierAudit
+from headrace.cold.audit import Drift
 from headrace.cold.tiers import Tiers
 from headrace.embedded.process import GuardedProcess
 from headrace.model.event import Op
 from headrace.postgres.migrate import migrate
 from headrace.queue.client import SyncClient
 from headrace.queue.state import QueueState, read_states
+from tests.audits import run_audit
 from tests.chaos.backlog_crew import REF, SHARD, SHARDS, Places
 from tests.chaos.children import STOP_S, stop_all
 from tests.chaos.tiers_run import ROOT, started_servers
@@ -136,7 +137,7 @@ def run_backlog(jobs: int, cap: int, folder: Path, *, loud: bool = False) -> Rep
         wait_until_warm(client)
         seconds = time.monotonic() - began
         crew.stop("mover")
-        drift = TierAudit(tiers).run(SHARD)
+        drift = run_audit(tiers, SHARD)
         for role in ("fold", "sampler"):
             crew.stop(role)
         return judge(places, crew, client, tiers, drift, seconds)

@@ -10,13 +10,14 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, cast
 
-from headrace.cold.audit import Drift, TierAudit
+from headrace.cold.audit import Drift
 from headrace.cold.tiers import Tiers
 from headrace.model.event import Op
 from headrace.queue import keys
 from headrace.queue.client import SyncClient
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import Valkey
+from tests.audits import run_audit
 from tests.chaos.tiers_notes import REFUSED, Execution, ProducerCalls, read_executions
 from tests.chaos.tiers_plan import QUEUES, SHARDS, TENANTS, Places
 from tests.model.fold import Fold, differences, read_envs, read_events
@@ -173,7 +174,7 @@ def judge(evidence: Evidence, client: SyncClient, tiers: Tiers, seconds: float) 
 
 def find_drift(valkey: Valkey, tiers: Tiers, shard: int) -> Drift:
     """All that was ever found, by the movers too."""
-    TierAudit(tiers).run(shard)
+    run_audit(tiers, shard)
     found = cast("list[bytes | None]", valkey.hmget(keys.meta(shard), "drift_rows", "drift_told", "drift_settings"))
     return Drift(*(int(number or 0) for number in found))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.cold.audit import Drift, TierAudit
+from headrace.cold.audit import Drift
 from headrace.cold.mover import Mover, MoverOptions
 from headrace.cold.tiers import Tiers
 from headrace.embedded.valkey import EmbeddedValkey
@@ -25,6 +25,7 @@ from headrace.valkey import durability
 from headrace.valkey.connect import connect, find_node
 from headrace.valkey.durability import CopySafety, RefillAfter, is_waitaof_reliable
 from headrace.valkey.scripts import run
+from tests.audits import run_audit
 from tests.conftest import READY_S, wait_until
 from tests.failover import ReplicaPair
 
@@ -142,7 +143,7 @@ class TestBeforeTheCopyIsSafe:
         assert (state.depth, state.cold, state.bytes) == (15, 5, 30)
         both.enqueue(26, 26)  # PostgreSQL reports its numbers anew, the placed rows among them
         assert (both.state.depth, both.state.cold) == (16, 6)
-        assert TierAudit(both.tiers, lambda ref, queue_id: None).run(0) == Drift()
+        assert run_audit(both.tiers, 0, lambda ref, queue_id: None) == Drift()
         assert (both.state.depth, both.state.cold) == (16, 6)
 
     def test_placing_goes_on_behind_them(self, both: TwoTiers) -> None:
@@ -225,7 +226,7 @@ class TestBeforeTheCopyIsSafe:
         both.mover.refill_queue(REF)
         both.mover = both.new_mover()
         both.mover.sweep(0)
-        TierAudit(both.tiers, both.mover._adopt_placed).run(0)  # pyright: ignore[reportPrivateUsage]
+        run_audit(both.tiers, 0, both.mover._adopt_placed)  # pyright: ignore[reportPrivateUsage]
         assert (both.rows, both.moving) == (15, 10)
         assert (both.state.depth, both.state.cold) == (15, 5)
 
@@ -244,7 +245,7 @@ class TestOnceTheCopyIsSafe:
         assert both.drain() == [str(number) for number in range(1, 41)]
         assert (both.rows, both.moving) == (0, 0)
         assert both.client.redis.exists(keys.moved(0, REF)) == 0
-        assert TierAudit(both.tiers).run(0) == Drift()
+        assert run_audit(both.tiers, 0) == Drift()
         assert (both.state.depth, both.state.cold, both.state.bytes) == (0, 0, 0)
 
     def test_the_next_mover_deletes_them(self, both: TwoTiers) -> None:

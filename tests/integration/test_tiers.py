@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.cli.doctor_tiers import check_tiers
-from headrace.cold.audit import Drift, TierAudit
+from headrace.cold.audit import Drift
 from headrace.cold.flow_depths import merge_flow_depths
 from headrace.cold.mover import Mover, MoverOptions
 from headrace.cold.store import ColdLimits
@@ -31,6 +31,7 @@ from headrace.queue.scripts import ColdRow, DeadFilter, RefillResult, Stubs, War
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import connect
 from headrace.valkey.scripts import ScriptCall, run
+from tests.audits import run_audit
 from tests.conftest import ODD_NAMES, READY_S, QuickPostgres, wait_until
 
 REF = ODD_NAMES
@@ -147,7 +148,7 @@ def test_what_does_not_fit_comes_back_in_order(bench: Bench) -> None:
     assert (state.odometers["refill"], state.odometers["ack"]) == (16, 26)
     assert bench.enqueue(*range(5)) == [True] * 5
     assert bench.state.cold == 0
-    assert TierAudit(bench.tiers).run(bench.shard) == NO_DRIFT
+    assert run_audit(bench.tiers, bench.shard) == NO_DRIFT
 
 
 def test_the_cap_is_exact_with_many_producers(bench: Bench) -> None:
@@ -342,7 +343,7 @@ def test_dead_jobs_move_to_postgres_and_are_redriven_from_there(bench: Bench) ->
     assert (bench.state.dead, bench.state.depth, bench.state.odometers["redrive"]) == (2, 1, 1)
     assert bench.client.redrive(REF) == 2
     assert bench.drain() == ["2", "1", "3"]
-    assert TierAudit(bench.tiers).run(bench.shard) == NO_DRIFT
+    assert run_audit(bench.tiers, bench.shard) == NO_DRIFT
 
 
 def test_a_redrive_finds_jobs_that_have_just_died(bench: Bench) -> None:
@@ -457,7 +458,7 @@ def test_a_row_whose_id_is_in_use_is_quarantined(bench: Bench) -> None:
     assert bench.sql("SELECT job_id, reason FROM cold_quarantine") == [
         ("10", "a job with this id is already in Valkey")
     ]
-    assert TierAudit(bench.tiers).run(bench.shard) == NO_DRIFT
+    assert run_audit(bench.tiers, bench.shard) == NO_DRIFT
 
 
 def test_a_broken_queue_does_not_stop_the_others(bench: Bench) -> None:
@@ -539,12 +540,12 @@ def test_settings_are_restored_when_valkey_lost_them(bench: Bench) -> None:
     mover = Mover(bench.tiers, UNHURRIED)
     mover.renew_leadership()
     mover.sweep(bench.shard)
-    assert TierAudit(bench.tiers).run(bench.shard).settings == 0, "the sweep restores them first"
+    assert run_audit(bench.tiers, bench.shard).settings == 0, "the sweep restores them first"
     assert (bench.state.paused, bench.state.cold, bench.state.warm) == (True, 0, 5)
     bench.client.resume(REF)
     assert len(bench.dequeue()) == 5
     assert (bench.state.odometers["refill"], "spill" in bench.state.odometers) == (5, False)
-    assert TierAudit(bench.tiers).run(bench.shard) == NO_DRIFT
+    assert run_audit(bench.tiers, bench.shard) == NO_DRIFT
 
 
 def test_drift_is_found_repaired_and_reported(bench: Bench) -> None:
@@ -557,10 +558,10 @@ def test_drift_is_found_repaired_and_reported(bench: Bench) -> None:
     fields = packed.split()
     bench.client.redis.hset(key, "cold", b" ".join([*fields[:3], b"77", *fields[4:]]))
     assert bench.state.cold == 77
-    drift = TierAudit(bench.tiers).run(bench.shard)
+    drift = run_audit(bench.tiers, bench.shard)
     assert drift.rows == 4
     assert bench.state.cold == 5
-    assert TierAudit(bench.tiers).run(bench.shard) == NO_DRIFT
+    assert run_audit(bench.tiers, bench.shard) == NO_DRIFT
     told: Any = bench.client.redis.hget(keys.meta(bench.shard), "drift_rows")
     assert int(told) == 4
 
@@ -655,7 +656,7 @@ def test_a_row_whose_job_is_in_valkey_cannot_be_cancelled_once_more(bench: Bench
     assert bench.client.cancel(REF.environment, str(CAP)) is None
     assert bench.drain() == []
     assert (bench.state.odometers.get("cancel", 0), bench.state.odometers["ack"], bench.state.cold) == (0, 11, 0)
-    assert TierAudit(bench.tiers).run(bench.shard) == NO_DRIFT
+    assert run_audit(bench.tiers, bench.shard) == NO_DRIFT
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -684,7 +685,7 @@ def test_a_commit_whose_answer_was_lost_is_looked_up(
             bench.enqueue("unclear")
     assert lost
     assert bench.drain() == [*numbers(*range(CAP + 1)), *(["unclear"] if committed else [])]
-    assert TierAudit(bench.tiers).run(bench.shard) == NO_DRIFT
+    assert run_audit(bench.tiers, bench.shard) == NO_DRIFT
 
 
 def test_doctor_reports_the_state_of_the_tiers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -703,6 +704,6 @@ def test_doctor_reports_the_state_of_the_tiers(bench: Bench, monkeypatch: pytest
     bench.sql("UPDATE cold_queue_entries SET due_ms = 'NaN'")
     bench.sql("UPDATE cold_queues SET waiting = waiting + 1")
     bench.drain()
-    TierAudit(bench.tiers).run(bench.shard)
+    run_audit(bench.tiers, bench.shard)
     assert run_checks()["quarantine"] == (False, "1 jobs")
     assert run_checks()[f"counter drift, shard {bench.shard}"] == (True, "1 repaired")

@@ -11,7 +11,6 @@ import pytest
 
 from headrace.cold.audit import Drift, TierAudit
 from headrace.cold.mover import Mover, MoverOptions
-from headrace.cold.store import ColdQueue
 from headrace.cold.tiers import Tiers
 from headrace.errors import QueueFull
 from headrace.model.job import LeasedJob, NewJob
@@ -22,6 +21,7 @@ from headrace.queue.scripts import WarmCaps
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import ScriptCall, run
+from tests.audits import run_audit
 from tests.conftest import ODD_NAMES
 
 T = TypeVar("T")
@@ -133,7 +133,7 @@ def test_audit_confirms_rows_that_a_dead_mover_placed_in_an_idle_queue(bench: Be
     with pytest.raises(Crash):
         bench.mover.refill_queue(REF)
     bench.next_mover().sweep(0)
-    assert TierAudit(bench.tiers).run(0) == Drift()
+    assert run_audit(bench.tiers, 0) == Drift()
     assert valkey.smembers(keys.moving(0, REF)) == set()
     assert (bench.state.depth, bench.state.scheduled) == (1, 0)
 
@@ -172,7 +172,7 @@ def test_a_queue_that_valkey_lost_can_be_read_before_the_audit_has_come(bench: B
     valkey.flushall()
     bench.tiers.sync_counters(REF, numbers)
     assert (bench.state.depth, bench.state.bytes) == (0, 0)
-    assert TierAudit(bench.tiers).run(0) == Drift()
+    assert run_audit(bench.tiers, 0) == Drift()
     assert (bench.state.depth, bench.state.cold, bench.state.cold_mode) == (2, 2, True)
 
 
@@ -209,9 +209,9 @@ def test_a_setting_that_was_taken_back_is_taken_from_valkey_too(bench: Bench) ->
     bench.client.pause(REF)
     bench.tiers.record_settings(REF, {"paused": None})
     assert bench.state.paused
-    assert TierAudit(bench.tiers).run(0).settings == 1
+    assert run_audit(bench.tiers, 0).settings == 1
     assert not bench.state.paused
-    assert TierAudit(bench.tiers).run(0) == Drift()
+    assert run_audit(bench.tiers, 0) == Drift()
 
 
 def test_an_audit_does_not_undo_what_an_operator_has_just_decided(
@@ -228,7 +228,7 @@ def test_an_audit_does_not_undo_what_an_operator_has_just_decided(
         return found
 
     monkeypatch.setattr(bench.tiers.store, "list_settings", read_and_be_overtaken)
-    assert TierAudit(bench.tiers).run(0) == Drift()
+    assert run_audit(bench.tiers, 0) == Drift()
     assert bench.state.paused
 
 
@@ -296,7 +296,7 @@ def test_an_audit_passes_over_a_queue_that_makes_trouble(bench: Bench) -> None:
     bench.valkey.set(keys.moving(0, OTHER), "not a set")
     with bench.tiers.store.transaction() as conn:
         conn.execute("UPDATE cold_queues SET waiting = waiting + 3 WHERE queue = %s", [REF.queue])
-    assert TierAudit(bench.tiers).run(0).rows == 3
+    assert run_audit(bench.tiers, 0).rows == 3
 
 
 def two_cold_queues(bench: Bench) -> None:
@@ -329,9 +329,9 @@ def test_queues_are_fed_while_an_audit_is_under_way(bench: Bench, monkeypatch: p
     two_cold_queues(bench)
     steps: list[str] = []
 
-    def look(_: TierAudit, found: ColdQueue, drift: Drift) -> Drift:
+    def look(_: TierAudit, ref: QueueRef, _queue_id: int, drift: Drift) -> Drift:
         steps.append("look")
-        bench.valkey.zadd(keys.refill_requests(0), {keys.queue_part(found.ref): 1})
+        bench.valkey.zadd(keys.refill_requests(0), {keys.queue_part(ref): 1})
         return drift
 
     def visit(_: QueueRef) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from headrace.cold.audit import Drift, TierAudit
+from headrace.cold.audit import Drift
 from headrace.cold.mover import Mover, MoverOptions
 from headrace.errors import DatabaseUnavailable, SpillRefused, UnknownQueue
 from headrace.model.event import Op
@@ -27,6 +27,7 @@ from headrace.queue.scripts import WarmCaps
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import connect
 from headrace.valkey.scripts import run
+from tests.audits import run_audit
 from tests.conftest import ODD_NAMES, wait_until
 from tests.model.clock import HOUR_MS, server_ms
 from tests.model.fold import Fold, differences, read_envs, read_events
@@ -424,8 +425,7 @@ class TiersMachine(RuleBasedStateMachine):
 
     @rule(slot=slots, stop=stops)
     def audit(self, slot: int, stop: Stop) -> None:
-        audit = TierAudit(self.tiers[slot])
-        self.walk("audit", lambda: audit.run(0), stop, self.audited)
+        self.walk("audit", lambda: run_audit(self.tiers[slot], 0), stop, self.audited)
 
     def audited(self, walk: Walk) -> None:
         """Counters change together with what they count: nothing is ever off."""

@@ -32,7 +32,7 @@ from headrace.cli.output import json_option, print_json, print_json_or_table
 from headrace.cli.signals import install_stop_event
 from headrace.cli.streams import connect_streams
 from headrace.cli.transactions import open_transaction
-from headrace.cold.due_times import read_due_times
+from headrace.cold.store import read_due_times
 from headrace.errors import HeadraceError
 from headrace.model.names import QueueRef
 from headrace.model.time import format_iso

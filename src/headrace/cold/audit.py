@@ -7,22 +7,19 @@ did not sync to Valkey are synced here.
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 
 from headrace.cold.settings import SettingsRestorer
-from headrace.cold.store import ColdQueue, CounterDelta
+from headrace.cold.store import CounterDelta
 from headrace.cold.tiers import Tiers
 from headrace.errors import DatabaseUnavailable, QueueUnavailable
 from headrace.model.names import QueueRef
 from headrace.queue import keys
-from headrace.queue.scripts import ColdCounters, ColdSyncResult
+from headrace.queue.scripts import ColdSyncResult
 from headrace.valkey.connect import translate_errors
 
 log = logging.getLogger(__name__)
-
-NO_CHANGE = CounterDelta()
 
 
 @dataclass(frozen=True)
@@ -38,31 +35,26 @@ class Drift:
 
 
 class TierAudit:
-    """Audit of shards. `adopt` takes over a queue's rows that a mover placed and did not delete; without it they are
-    deleted."""
+    """Audit of shards. `adopt` takes over a queue's rows that a mover placed and did not delete."""
 
-    def __init__(self, tiers: Tiers, adopt: Callable[[QueueRef, int], None] | None = None) -> None:
+    def __init__(self, tiers: Tiers, adopt: Callable[[QueueRef, int], None]) -> None:
         self._tiers = tiers
-        self._adopt = adopt or self._confirm_placed
+        self._adopt = adopt
         self._store = tiers.store
         self._settings = SettingsRestorer(tiers)
 
-    def run(self, shard: int) -> Drift:
-        """Audit every queue of a shard. Return the drift, and add it to the shard's totals."""
-        *_, drift = self.run_incrementally(shard)
-        return drift
-
     def run_incrementally(self, shard: int) -> Iterator[Drift]:
-        """Audit one queue per step and yield the drift so far, so that the caller can do other work in between. A queue
-        that fails is logged and skipped; QueueUnavailable and DatabaseUnavailable are raised."""
+        """Audit one queue per step and yield the drift so far, so that the caller can do other work in between; in the
+        end, add it to the shard's totals. A queue that fails is logged and skipped; QueueUnavailable and
+        DatabaseUnavailable are raised."""
         drift = Drift()
-        for queue in self._store.list_queues(shard):
+        for ref, queue_id in self._store.list_queues(shard).items():
             try:
-                drift = self._repair_queue(queue, drift)
+                drift = self._repair_queue(ref, queue_id, drift)
             except (QueueUnavailable, DatabaseUnavailable):
                 raise
             except Exception:
-                log.exception("could not audit %s", queue.ref, extra={"action": "audit_failed"})
+                log.exception("could not audit %s", ref, extra={"action": "audit_failed"})
             yield drift
         drift = replace(drift, settings=self._settings.restore(shard))
         self._store.delete_obsolete()
@@ -71,10 +63,10 @@ class TierAudit:
         self._add_to_totals(shard, drift)
         yield drift
 
-    def _repair_queue(self, queue: ColdQueue, drift: Drift) -> Drift:
-        rows = self._repair_counters(queue.queue_id, queue.ref)
-        synced = self._sync_counters(queue.queue_id, queue.ref)
-        self._adopt(queue.ref, queue.queue_id)
+    def _repair_queue(self, ref: QueueRef, queue_id: int, drift: Drift) -> Drift:
+        rows = self._repair_counters(queue_id, ref)
+        synced = self._sync_counters(queue_id, ref)
+        self._adopt(ref, queue_id)
         return replace(drift, rows=drift.rows + rows, told=drift.told + synced)
 
     def sync_queue(self, ref: QueueRef) -> None:
@@ -95,29 +87,26 @@ class TierAudit:
 
     def _sync_counters(self, queue_id: int, ref: QueueRef) -> int:
         """Send the counters to Valkey. Return 1 if those in Valkey had drifted, else 0."""
-        result = self._send_counters(ref, self._store.read_counters_with_oldest(queue_id))
+        result = self._send_counters(queue_id, ref)
         if (
             result.code == ColdSyncResult.OUTDATED
             and self._store.read_counters(queue_id).version < result.known_version
         ):
             # A version reaches Valkey only after its commit, so PostgreSQL was restored to an earlier point.
             self._store.raise_version(queue_id, result.known_version)
-            result = self._send_counters(ref, self._store.read_counters_with_oldest(queue_id))
+            result = self._send_counters(queue_id, ref)
         if result.code == ColdSyncResult.OTHER_EPOCH:  # the queue was created again in Valkey: totals count from there
             with self._store.transaction() as conn:
-                self._store.update_counters(conn, queue_id, NO_CHANGE, Counter(), valkey_epoch=result.valkey_epoch)
-            result = self._send_counters(ref, self._store.read_counters_with_oldest(queue_id))
+                self._store.update_counters(conn, queue_id, CounterDelta(), {}, valkey_epoch=result.valkey_epoch)
+            result = self._send_counters(queue_id, ref)
         return int(result.code == ColdSyncResult.DRIFTED)
 
-    def _confirm_placed(self, ref: QueueRef, queue_id: int) -> None:
-        if unconfirmed := self._tiers.list_unconfirmed(ref):
-            self._tiers.confirm_placed(ref, queue_id, unconfirmed)
-
-    def _send_counters(self, ref: QueueRef, counters: ColdCounters) -> ColdSyncResult:
+    def _send_counters(self, queue_id: int, ref: QueueRef) -> ColdSyncResult:
+        counters = self._store.read_counters_with_oldest(queue_id)
         postgres_id = self._store.read_identity()
         return self._tiers.run(self._tiers.stubs.sync_cold(ref, counters, postgres_id=postgres_id))
 
+    @translate_errors()
     def _add_to_totals(self, shard: int, drift: Drift) -> None:
-        with translate_errors():
-            for name, count in asdict(drift).items():
-                self._tiers.valkey.hincrby(keys.meta(shard), f"drift_{name}", count)
+        for name, count in asdict(drift).items():
+            self._tiers.valkey.hincrby(keys.meta(shard), f"drift_{name}", count)

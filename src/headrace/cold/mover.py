@@ -30,6 +30,7 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from threading import Event, Thread
@@ -39,8 +40,7 @@ from headrace.cold.audit import Drift, TierAudit
 from headrace.cold.mover_metrics import MoverMetrics
 from headrace.cold.placed import PlacedRows
 from headrace.cold.settings import SettingsRestorer
-from headrace.cold.shares import ROUND_INTERVAL_S as SHARE_EVERY_S
-from headrace.cold.shares import ShareRoundRunner
+from headrace.cold.shares import ROUND_INTERVAL_S, ShareRoundRunner
 from headrace.cold.store import CounterDelta, compute_removal
 from headrace.cold.tiers import Tiers
 from headrace.cold.valkey_losses import ValkeyLossDetector
@@ -109,17 +109,9 @@ class RefillBatch:
     valkey_epoch: int | None = None
 
     @property
-    def placed_rows(self) -> list[PlacedRow]:
-        return [PlacedRow(row.seq, row.job_id) for row in self.placed]
-
-    @property
     def handled(self) -> set[int]:
         """Return the numbers of the rows that must not be claimed again."""
         return {row.seq for row in (*self.placed, *self.expired, *(row for row, _ in self.quarantined))}
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of rows by op, as label values of the metric."""
-        return {"refill": len(self.placed), "expire": len(self.expired), "quarantine": len(self.quarantined)}
 
     def quarantine(self, row: ColdRow, reason: str) -> None:
         self.quarantined.append((row, reason))
@@ -295,7 +287,7 @@ class Mover:
         leads shard 0 does so."""
         now = time.monotonic()
         if shard == 0 and now >= self._share_at:
-            self._share_at = now + SHARE_EVERY_S
+            self._share_at = now + ROUND_INTERVAL_S
             self._shares.start_round()
 
     def _continue_audit(self, shard: int) -> None:
@@ -351,6 +343,7 @@ class Mover:
 
     # Refill requests and sweeps
 
+    @translate_errors()
     def _wait_for_refill_requests(self, shard: int) -> list[QueueRef]:
         """Return queues that requested a refill. Block for the first one up to IDLE_WAIT_S, or BUSY_WAIT_S if any shard
         had a request within BUSY_S or is being audited: shards are served in turn, and an idle one must not delay the
@@ -359,14 +352,14 @@ class Mover:
         idle = time.monotonic() > self._last_request_at + BUSY_S and not self._auditing.keys() & self._tokens.keys()
         wait_s = idle_s if idle else BUSY_WAIT_S
         key = keys.refill_requests(shard)
-        with translate_errors():
-            first: Any = self._tiers.valkey.bzpopmin(key, timeout=wait_s)
-            if first is None:
-                return []
-            more: Any = self._tiers.valkey.zpopmin(key, REQUEST_PAGE)
+        first: Any = self._tiers.valkey.bzpopmin(key, timeout=wait_s)
+        if first is None:
+            return []
+        more: Any = self._tiers.valkey.zpopmin(key, REQUEST_PAGE)
         self._last_request_at = time.monotonic()
         return _parse_refs([first[1], *(part for part, _ in more)])
 
+    @translate_errors()
     def sweep(self, shard: int) -> None:
         """Do a shard's periodic work: restore settings, check for lost data, move dead jobs, expire rows, sync
         counters, and visit every queue with a backlog or in cold mode, in case a refill request was lost."""
@@ -378,13 +371,12 @@ class Mover:
         self._settings.restore_if_needed(shard)  # first: workers wait for it
         self._loss_detector.check(shard)
         self._check_timeline(shard)
-        with translate_errors():
-            node = find_node(self._tiers.valkey, keys.meta(shard))
-            clock: Any = node.time()
-            cold: Any = node.smembers(keys.cold(shard))
-            buried: Any = node.smembers(keys.buried(shard))
+        node = find_node(self._tiers.valkey, keys.meta(shard))
+        clock: Any = node.time()
+        cold: Any = node.smembers(keys.cold(shard))
+        buried: Any = node.smembers(keys.buried(shard))
         now_ms = clock[0] * 1000 + clock[1] / 1000
-        backlog = {queue.ref for queue in self._store.list_queues_with_work(shard, now_ms, now_ms + LOOK_AHEAD_MS)}
+        backlog = set(self._store.list_queues_with_work(shard, now_ms, now_ms + LOOK_AHEAD_MS))
         self._next_request_check_at = time.monotonic() + REQUEST_CHECK_S
         for ref in _parse_refs(buried):
             self._run_guarded(ref, self._move_dead_jobs)
@@ -401,11 +393,11 @@ class Mover:
 
     # Events of PostgreSQL
 
+    @translate_errors()
     def _check_timeline(self, shard: int) -> None:
         """Detect that PostgreSQL was promoted or recovered, record it, and start an audit."""
         timeline = self._store.read_timeline()
-        with translate_errors():
-            known: Any = self._tiers.valkey.hget(keys.meta(shard), "postgres_timeline")
+        known: Any = self._tiers.valkey.hget(keys.meta(shard), "postgres_timeline")
         if not timeline or (known and known.decode() == timeline):
             return
         if known:
@@ -414,34 +406,32 @@ class Mover:
             self._store.clear_id_cache()
             self._store.record_event("postgres", shard, "promoted", description)
             self._audit_at[shard] = 0.0
-        with translate_errors():
-            self._tiers.valkey.hset(keys.meta(shard), "postgres_timeline", timeline)
+        self._tiers.valkey.hset(keys.meta(shard), "postgres_timeline", timeline)
 
+    @translate_errors()
     def _report_losses(self, shard: int) -> None:
         """Record the accepted jobs that a restored PostgreSQL does not have, as found by `sync_cold`."""
         key, taken = keys.losses(shard), keys.losses(shard) + ":taken"
-        with translate_errors():
-            if not self._tiers.valkey.exists(taken):
-                if not self._tiers.valkey.exists(key):
-                    return
-                self._tiers.valkey.rename(key, taken)
-            fields: Any = self._tiers.valkey.hgetall(taken)
+        if not self._tiers.valkey.exists(taken):
+            if not self._tiers.valkey.exists(key):
+                return
+            self._tiers.valkey.rename(key, taken)
+        fields: Any = self._tiers.valkey.hgetall(taken)
         losses = {keys.parse_queue_part(part.decode()): int(missing) for part, missing in fields.items()}
         description = f"Totals of {len(losses)} queues decreased: it was restored to an earlier point."
         log.error("PostgreSQL was restored to an earlier point: %s missing", losses, extra={"action": "server_event"})
         self._store.record_event("postgres", shard, "went back", description, losses)
-        with translate_errors():
-            self._tiers.valkey.delete(taken)
+        self._tiers.valkey.delete(taken)
         self._audit_at[shard] = 0.0
 
+    @translate_errors()
     def _serve_refill_requests(self) -> None:
         """Serve pending refill requests of all shards this mover leads, at most every REQUEST_CHECK_S, so that a long
         sweep does not delay them."""
         if time.monotonic() < self._next_request_check_at:
             return
-        for shard in self._tokens:
-            with translate_errors():
-                requests: Any = self._tiers.valkey.zpopmin(keys.refill_requests(shard), REQUEST_PAGE)
+        for shard in list(self._tokens):
+            requests: Any = self._tiers.valkey.zpopmin(keys.refill_requests(shard), REQUEST_PAGE)
             for ref in _parse_refs(part for part, _ in requests):
                 self.refill_queue(ref)
         self._next_request_check_at = time.monotonic() + REQUEST_CHECK_S
@@ -472,13 +462,11 @@ class Mover:
 
     def _report_status(self, shard: int, error: str) -> None:
         """Store the mover's status for `headrace doctor`. `error` is empty if the sweep succeeded."""
-        try:
-            with translate_errors():
-                status = {"name": self.name, "at": str(time.time_ns() // 1_000_000), "error": error[:500]}
-                for what, value in status.items():
-                    self._tiers.valkey.hset(keys.meta(shard), f"mover_{what}", value)
-        except (HeadraceError, ScriptError):
-            pass  # the next call to Valkey reports the failure
+        status = {"name": self.name, "at": str(time.time_ns() // 1_000_000), "error": error[:500]}
+        # The next call to Valkey reports a failure of this one.
+        with suppress(HeadraceError, ScriptError), translate_errors():
+            for what, value in status.items():
+                self._tiers.valkey.hset(keys.meta(shard), f"mover_{what}", value)
 
     # Moving
 
@@ -558,10 +546,10 @@ class Mover:
         if not placed:
             self._placed[shard].pop(ref, None)
 
+    @translate_errors()
     def _filter_placed(self, shard: int, ref: QueueRef, rows: Sequence[PlacedRow]) -> list[PlacedRow]:
         """Return the rows that are still in Valkey. Others were lost in a failover to a replica that was behind."""
-        with translate_errors():
-            flags: Any = self._tiers.valkey.smismember(keys.moving(shard, ref), [row.seq for row in rows])
+        flags: Any = self._tiers.valkey.smismember(keys.moving(shard, ref), [row.seq for row in rows])
         kept = [row for row, flag in zip(rows, flags, strict=True) if flag]
         if len(kept) < len(rows):
             lost = len(rows) - len(kept)
@@ -581,11 +569,12 @@ class Mover:
 
     def _refill_waiting(self, ref: QueueRef, queue_id: int, state: RefillState) -> RefillBatch | None:
         most, placed = min(self._options.batch, state.items), self._get_placed(ref)
-
-        def claim(conn: Connection, version: int) -> list[ColdRow]:
-            return self._claim(conn, queue_id, placed, version, most, state.bytes)
-
-        return self._move_batch(ref, queue_id, state, claim)
+        return self._move_batch(
+            ref,
+            queue_id,
+            state,
+            lambda conn, version: self._claim(conn, queue_id, placed, version, most, state.bytes),
+        )
 
     def _claim(
         self, conn: Connection, queue_id: int, placed: PlacedRows, version: int, limit: int, size: int
@@ -602,11 +591,12 @@ class Mover:
     def _refill_delayed(self, ref: QueueRef, queue_id: int, state: RefillState) -> RefillBatch | None:
         most, until = min(self._options.batch, state.items), state.now_ms + LOOK_AHEAD_MS
         placed = self._get_placed(ref).rows
-
-        def claim(conn: Connection, _: int) -> list[ColdRow]:
-            return self._store.claim_delayed(conn, queue_id, most, state.bytes, until, placed)
-
-        return self._move_batch(ref, queue_id, state, claim)
+        return self._move_batch(
+            ref,
+            queue_id,
+            state,
+            lambda conn, _: self._store.claim_delayed(conn, queue_id, most, state.bytes, until, placed),
+        )
 
     def _move_batch(
         self, ref: QueueRef, queue_id: int, state: RefillState, claim: Callable[[Connection, int], list[ColdRow]]
@@ -635,10 +625,10 @@ class Mover:
         is_immediate: bool,
     ) -> None:
         """Update metrics, placed rows and the counters in Valkey after the commit of a batch."""
-        self.metrics.count_rows(**batch.counts())
+        self.metrics.count_rows(refill=len(batch.placed), expire=len(batch.expired), quarantine=len(batch.quarantined))
         placed = self._get_placed(ref)
         if not is_immediate:
-            placed.add(batch.placed_rows, time.monotonic())
+            placed.add([PlacedRow(row.seq, row.job_id) for row in batch.placed], time.monotonic())
             if not any(row.delayed for row in rows):
                 placed.advance(rows, batch.handled)
         if counters is not None:
@@ -758,13 +748,13 @@ class Mover:
             if count < SWEEP_BATCH:
                 return
 
+    @translate_errors()
     def remove_old_dead(self, shard: int) -> int:
         """Remove dead jobs older than `keep_dead_s`. Return how many. Dead jobs in Valkey move to PostgreSQL first, so
         only PostgreSQL is searched."""
         if self._options.keep_dead_s is None:
             return 0
-        with translate_errors():
-            clock: Any = find_node(self._tiers.valkey, keys.meta(shard)).time()
+        clock: Any = find_node(self._tiers.valkey, keys.meta(shard)).time()
         before_ms = clock[0] * 1000 - int(self._options.keep_dead_s * 1000)
         removed = 0
 
@@ -772,8 +762,8 @@ class Mover:
             nonlocal removed
             removed += self._tiers.remove_dead(ref, DeadFilter(buried_until_ms=before_ms - 1), None)
 
-        for queue in self._store.list_queues_with_old_dead(shard, before_ms):
-            self._run_guarded(queue.ref, remove)
+        for ref in self._store.list_queues_with_old_dead(shard, before_ms):
+            self._run_guarded(ref, remove)
         self.metrics.count_rows(remove=removed)
         if removed:
             log.info("removed %d dead jobs of shard %d", removed, shard, extra={"action": "removed_dead"})

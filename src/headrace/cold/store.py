@@ -82,35 +82,16 @@ NO_LIMITS = ColdLimits()
 
 
 @dataclass(frozen=True)
-class ColdQueue:
-    queue_id: int
-    ref: QueueRef
+class StoredJob(ColdRow):
+    """A job in PostgreSQL, waiting, delayed or dead, with its queue."""
 
-
-@dataclass(frozen=True)
-class StoredJob:
-    """A job in PostgreSQL, waiting, delayed or dead."""
-
-    seq: int
     queue_id: int
     org: str
     project: str
     env: str
     queue: str
-    job_id: str
-    task: str
-    flow: str
-    flow_type: str
-    payload: bytes
-    size: int
-    priority: int
     attempts: int
-    max_attempts: int
-    enqueued_ms: int
-    due_ms: float | None
-    expires_ms: int | None
-    delayed: bool
-    error: str | None
+    error: str | None  # None: the job is not dead. The due time of a dead job is 0
 
     @property
     def ref(self) -> QueueRef:
@@ -196,22 +177,22 @@ class ColdStore:
         with self.transaction() as conn:
             record_event(conn, server, shard, kind, description, losses or {})
 
-    def list_queues(self, shard: int) -> list[ColdQueue]:
-        """Return every queue of a shard that ever had a job in PostgreSQL."""
+    def list_queues(self, shard: int) -> dict[QueueRef, int]:
+        """Return every queue of a shard that ever had a job in PostgreSQL, with its id."""
         return self._list_queues(QUERIES["list_queues"], {"shard": shard})
 
-    def list_queues_with_work(self, shard: int, now_ms: float, until_ms: float) -> list[ColdQueue]:
+    def list_queues_with_work(self, shard: int, now_ms: float, until_ms: float) -> dict[QueueRef, int]:
         """Return the queues of a shard with rows that wait, are due until `until_ms`, or are past their TTL."""
         values = {"shard": shard, "until": until_ms, "now": now_ms}
         return self._list_queues(QUERIES["list_queues_with_work"], values)
 
-    def list_queues_with_old_dead(self, shard: int, before_ms: int) -> list[ColdQueue]:
+    def list_queues_with_old_dead(self, shard: int, before_ms: int) -> dict[QueueRef, int]:
         """Return the queues of a shard with jobs that were buried before `before_ms`."""
         return self._list_queues(QUERIES["list_queues_with_old_dead"], {"shard": shard, "before_ms": before_ms})
 
-    def _list_queues(self, query: LiteralString, values: Mapping[str, Any]) -> list[ColdQueue]:
+    def _list_queues(self, query: LiteralString, values: Mapping[str, Any]) -> dict[QueueRef, int]:
         with self.transaction() as conn:
-            return [ColdQueue(row[0], QueueRef(*row[1:])) for row in conn.execute(query, values)]
+            return {QueueRef(*names): queue_id for queue_id, *names in conn.execute(query, values)}
 
     # Spill
 
@@ -649,6 +630,16 @@ def record_event(
     event_id = cursor.execute(QUERIES["insert_server_event"], values).fetchone()
     rows = [{"event_id": event_id, **vars(ref), "missing": missing} for ref, missing in losses.items()]
     cursor.executemany(QUERIES["insert_server_event_loss"], rows)
+
+
+def read_due_times(conn: Connection, until_ms: float, at_most: int) -> dict[QueueRef, list[float]]:
+    """Return the due times (ms) of delayed jobs for each queue: those due until `until_ms`, the first `at_most` of each
+    queue."""
+    due_times: dict[QueueRef, list[float]] = {}
+    values = {"until": until_ms, "most": at_most}
+    for org, project, env, queue, due_ms in conn.execute(QUERIES["list_due_times"], values):
+        due_times.setdefault(QueueRef(org, project, env, queue), []).append(due_ms)
+    return due_times
 
 
 def copy_rows(copy: Copy, queue_id: int, jobs: Iterable[SpillJob]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -59,11 +59,11 @@ class Tiers:
         self.valkey: Valkey = connect(valkey_url)
 
     @cached_property
+    @translate_errors()
     def stubs(self) -> Stubs:
         """Return the script calls. At first use the number of shards is read from Valkey, or stored there. Raises
         ShardMismatch."""
-        with translate_errors():
-            shards = store_shards(self.valkey, self._options.shards)
+        shards = store_shards(self.valkey, self._options.shards)
         return self._options.resolve(shards, NO_BOUNDS).make_stubs()
 
     def close(self) -> None:
@@ -76,10 +76,8 @@ class Tiers:
         wait for each other while one of the servers is unavailable."""
         other = copy(self)
         other.valkey = connect(self._valkey_url)
-        try:
+        with closing(other.valkey):
             yield other
-        finally:
-            other.valkey.close()
 
     def run(self, call: ScriptCall[T]) -> T:
         return run(self.valkey, call)
@@ -127,10 +125,7 @@ class Tiers:
 
     # Operators
 
-    def redrive(self, ref: QueueRef, which: DeadFilter) -> int:
-        return self.redrive_up_to(ref, which, None)
-
-    def redrive_up_to(self, ref: QueueRef, which: DeadFilter, limit: int | None) -> int:
+    def redrive(self, ref: QueueRef, which: DeadFilter, limit: int | None = None) -> int:
         """Redrive up to `limit` dead jobs of both tiers (None: all). Return how many. Dead jobs in Valkey move to
         PostgreSQL first, so that only one tier is searched."""
         queue_id = self.move_all_dead(ref)
@@ -212,10 +207,10 @@ class Tiers:
         from PostgreSQL even if it is cached."""
         self._check_postgres(shard, self.read_known_postgres(shard), refresh=refresh)
 
+    @translate_errors()
     def read_known_postgres(self, shard: int) -> str:
         """Return the id of the PostgreSQL where jobs of this shard wait; empty if it is not known yet."""
-        with translate_errors():
-            known: Any = self.valkey.hget(keys.meta(shard), "postgres")
+        known: Any = self.valkey.hget(keys.meta(shard), "postgres")
         return known.decode() if known else ""
 
     def _check_postgres(self, shard: int, known: str, *, refresh: bool = False) -> None:
@@ -223,17 +218,16 @@ class Tiers:
         if not known:
             with translate_errors():
                 self.valkey.hsetnx(keys.meta(shard), "postgres", own)
-                stored: Any = self.valkey.hget(keys.meta(shard), "postgres")
-            known = stored.decode()
+            known = self.read_known_postgres(shard)
         if known != own and (refresh or known != self.store.read_identity(refresh=True)):
             raise WrongDatabase
 
+    @translate_errors()
     def adopt_postgres(self) -> None:
         """Make this PostgreSQL the one where jobs of every shard wait, in place of any other."""
         own = self.store.read_identity(refresh=True)
         for shard in range(self.stubs.shards):
-            with translate_errors():
-                self.valkey.hset(keys.meta(shard), "postgres", own)
+            self.valkey.hset(keys.meta(shard), "postgres", own)
             self.store.record_event("postgres", shard, "adopted", "An operator adopted this PostgreSQL.")
 
     def sync_counters(self, ref: QueueRef, counters: ColdCounters, deleted_rows: Sequence[int] = ()) -> None:
@@ -263,7 +257,7 @@ def to_job_info(env: EnvRef, job: StoredJob) -> JobInfo:
         attempts=job.attempts,
         max_attempts=job.max_attempts,
         enqueued_at_ms=job.enqueued_ms,
-        due_at_ms=None if job.due_ms is None else int(job.due_ms),
+        due_at_ms=int(job.due_ms) if job.error is None else None,
         expires_at_ms=job.expires_ms,
         error=job.error,
     )

@@ -103,7 +103,7 @@ def redrive_dead_jobs(
     with auditor.record("dead.redrive", tenant, queue, **details) as entry:
         services.get_state(ref)
         until_ms = until_ms or _read_now_ms(services, ref)
-        redriven = services.tiers.redrive_up_to(ref, _limit_to_buried_before(until_ms, which), given.limit)
+        redriven = services.tiers.redrive(ref, _limit_to_buried_before(until_ms, which), given.limit)
         entry.note(redriven=redriven)
     more = redriven == given.limit
     return Redriven(redriven=redriven, next=STARTED_CURSOR.encode("redrive", until_ms) if more else None)
