@@ -589,7 +589,7 @@ class ColdStore:
         values = {
             **vars(delta),
             **{"queue_id": queue_id, "epoch": epoch, "valkey_epoch": valkey_epoch, "close": close_epoch},
-            **vars(limits),
+            **{"max_items": limits.max_items, "max_bytes": limits.max_bytes},
             **(vars(ref) if ref else NO_NAMES),
         }
         row = conn.cursor(row_factory=dict_row).execute(QUERIES["update_counters"], values).fetchone()
