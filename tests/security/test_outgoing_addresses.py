@@ -18,7 +18,7 @@ from headrace.autoscale.webhook_workers import WebhookWorkers
 from headrace.cli.main import headrace
 from headrace.settings import load_settings
 from headrace.webhook import guard
-from headrace.webhook.guard import AddressPolicy, AddressRefused, is_public, resolve_address
+from headrace.webhook.guard import AddressPolicy, AddressRefused, is_public, resolve_addresses
 from tests.alerting import LOCAL, Receiver, http_receiver, mail_server
 from tests.conftest import LONG_S, wait_until
 
@@ -87,12 +87,12 @@ def test_no_network_opens_restricted_addresses(address: str) -> None:
     everything = AddressPolicy(("0.0.0.0/0", "::/0", "169.254.0.0/16", "fd00:ec2::/32"), allow_private=True)
     for policy in (PRIVATE, everything):
         with pytest.raises(AddressRefused, match="metadata address"):
-            resolve_address(address, 80, policy)
+            resolve_addresses(address, 80, policy)
 
 
 @pytest.mark.parametrize("address", RESTRICTED)
 def test_the_exact_address_opens_it(address: str) -> None:
-    assert resolve_address(address, 80, AddressPolicy((address,)))
+    assert resolve_addresses(address, 80, AddressPolicy((address,)))
 
 
 def test_a_listed_name_opens_that_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,10 +101,10 @@ def test_a_listed_name_opens_that_name_only(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(guard.socket, "getaddrinfo", resolved)
     policy = AddressPolicy(("hooks.internal",))
-    assert resolve_address("Hooks.Internal.", 80, policy) == "127.0.0.1"
+    assert resolve_addresses("Hooks.Internal.", 80, policy)[0] == "127.0.0.1"
     for other in ("x.hooks.internal", "hooks.internal.example", "127.0.0.1"):
         with pytest.raises(AddressRefused):
-            resolve_address(other, 80, policy)
+            resolve_addresses(other, 80, policy)
 
 
 @pytest.mark.timeout(LONG_S)

@@ -14,7 +14,7 @@ from headrace.alerts.rules import InvalidRule, Rule, RuleMetric, make_rule
 from headrace.model.names import EnvRef
 from headrace.warehouse.alert_samples import CarriedGauges, WindowPiece
 from headrace.webhook import guard
-from headrace.webhook.guard import PUBLIC_ONLY, AddressPolicy, AddressRefused, is_public, resolve_address
+from headrace.webhook.guard import PUBLIC_ONLY, AddressPolicy, AddressRefused, is_public, resolve_addresses
 from headrace.webhook.signing import compute_signature
 
 ENV = EnvRef("acme", "shop", "prod")
@@ -235,10 +235,10 @@ def test_one_private_address_among_public_ones_is_enough_to_refuse(monkeypatch: 
 
     monkeypatch.setattr(guard.socket, "getaddrinfo", resolved)
     with pytest.raises(AddressRefused, match=r"10\.0\.0\.1.*alerts\.allowed_hosts"):
-        resolve_address("rebind.example", 443, PUBLIC_ONLY)
+        resolve_addresses("rebind.example", 443, PUBLIC_ONLY)
     listed = [AddressPolicy((each,)) for each in ("10.0.0.0/8", "10.0.0.1", "rebind.example")]
     for allowed in (AddressPolicy(allow_private=True), *listed):
-        assert resolve_address("rebind.example", 443, allowed) == "93.184.216.34"
+        assert resolve_addresses("rebind.example", 443, allowed)[0] == "93.184.216.34"
 
 
 @pytest.mark.parametrize(

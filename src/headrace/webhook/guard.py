@@ -39,8 +39,7 @@ PRIVATE = tuple(
     map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"))
 )
 
-THIS_NETWORK = ipaddress.ip_network("0.0.0.0/8")
-BROADCAST = ipaddress.ip_address("255.255.255.255")
+LOCAL_ONLY = tuple(map(ipaddress.ip_network, ("0.0.0.0/8", "255.255.255.255")))
 
 
 class AddressRefused(HeadraceError):
@@ -64,9 +63,7 @@ def is_restricted(address: str) -> bool:
         or ip.is_link_local
         or ip.is_multicast
         or ip.is_unspecified
-        or ip == BROADCAST
-        or ip in THIS_NETWORK
-        or any(ip in network for network in METADATA)
+        or any(ip in network for network in (*LOCAL_ONLY, *METADATA))
     )
 
 
@@ -136,13 +133,9 @@ def describe_danger(allowed_host: str) -> str | None:
     return "a link-local, multicast or unspecified address" if is_restricted(address) else None
 
 
-def resolve_address(host: str, port: int, policy: AddressPolicy) -> str:
-    """Resolve a host and return an address to connect to. Raises AddressRefused, or OSError for an unknown name."""
-    return resolve_addresses(host, port, policy)[0]
-
-
 def resolve_addresses(host: str, port: int, policy: AddressPolicy) -> list[str]:
-    """Resolve a host and return all its addresses, in order of preference. Raises as `resolve_address` does."""
+    """Resolve a host and return all its addresses, in order of preference. Raises AddressRefused, or OSError for an
+    unknown name."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = [str(each[4][0]) for each in found]
     if not policy.is_allowed_host(host) and (

@@ -11,7 +11,7 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from headrace.errors import HeadraceError
-from headrace.webhook.guard import AddressPolicy, resolve_address
+from headrace.webhook.guard import AddressPolicy, resolve_addresses
 
 MAX_RESPONSE_BYTES = 4096
 
@@ -65,7 +65,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float,
     context = ssl.create_default_context() if parts.scheme == "https" else None
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
-        address = resolve_address(host, port, policy)
+        address = resolve_addresses(host, port, policy)[0]
         connection = _PinnedConnection(host, port, address, timeout_s, context)
         status, response_text = _send_request(connection, path, body, headers, timeout_s)
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -74,10 +74,10 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float,
         raise DeliveryFailed(
             f"{host} responded with redirect {status}; redirects are not followed. Configure the final address."
         )
-    if 400 <= status < 500 and status not in TEMPORARY:
-        raise DeliveryRejected(f"{host} responded with status {status}: {response_text[:200]!r}")
     if not 200 <= status < 300:
-        raise DeliveryFailed(f"{host} responded with status {status}: {response_text[:200]!r}")
+        is_permanent = 400 <= status < 500 and status not in TEMPORARY
+        kind = DeliveryRejected if is_permanent else DeliveryFailed
+        raise kind(f"{host} responded with status {status}: {response_text[:200]!r}")
 
 
 def _send_request(
