@@ -15,7 +15,7 @@ from fastapi import Request
 
 from headrace.api import history_queries as asking
 from headrace.api.access import GLOBAL_SCOPE, AccessLevel, Caller
-from headrace.api.disconnect import run_until_disconnect
+from headrace.api.history_queries import run_until_disconnect
 from headrace.api.services import Services
 from headrace.errors import ServiceUnavailable
 from headrace.warehouse.query_runner import (
