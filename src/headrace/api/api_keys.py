@@ -152,9 +152,8 @@ def revoke_key(conn: Connection, key_id: str) -> dict[str, str | None] | None:
     return conn.cursor(row_factory=dict_row).execute(QUERIES["revoke_key"], {"id": key_id}).fetchone()
 
 
-def mark_keys_used(pool: Pool, ids: Iterable[str]) -> None:
-    with transaction(pool) as conn:
-        conn.execute(QUERIES["mark_keys_used"], {"ids": list(ids)})
+def mark_keys_used(conn: Connection, ids: Iterable[str]) -> None:
+    conn.execute(QUERIES["mark_keys_used"], {"ids": list(ids)})
 
 
 @dataclass(frozen=True)

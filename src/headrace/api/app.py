@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from headrace.api import openapi, problems
 from headrace.api.auth import AuthenticationMiddleware
 from headrace.api.deps import require_caller
-from headrace.api.housekeeping import run_housekeeping
+from headrace.api.housekeeping import STOP_S, ApiHousekeeping
 from headrace.api.metrics import ApiMetrics, RequestMetricsMiddleware
 from headrace.api.middleware import BodyLimitMiddleware, ErrorMiddleware, HeadersMiddleware
 from headrace.api.problems import Problem, make_problem_responses
@@ -24,16 +24,23 @@ from headrace.api.routes import (
     alerts,
     audit,
     autoscale,
+    control,
+    dead_jobs,
+    environments,
     health,
     history,
+    jobs,
+    live,
+    live_events,
     pipeline,
-    queues,
     quotas,
     session,
     sessions,
     streams,
+    v2,
 )
 from headrace.api.services import Services
+from headrace.runtime.loop import run_in_thread
 from headrace.runtime.metrics import MetricFamilies
 
 DASHBOARD = Path(__file__).parent / "static"
@@ -45,7 +52,13 @@ HIDDEN = re.compile(r"(^|[/\\])\.")
 """Files that are not served: names that begin with a dot, such as the record of the build."""
 
 AUTHENTICATED_ROUTERS: list[APIRouter] = [
-    queues.router,
+    live.router,
+    jobs.router,
+    dead_jobs.router,
+    control.router,
+    environments.router,
+    live_events.router,
+    v2.router,
     streams.router,
     history.router,
     alerts.router,
@@ -112,7 +125,7 @@ def create_app(services: Services, *sources: Callable[[], MetricFamilies]) -> Fa
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     services: Services = app.state.services
-    with closing(services), run_housekeeping(services):
+    with closing(services), run_in_thread(ApiHousekeeping(services).run_forever, "upkeep", STOP_S):
         yield
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from threading import Event
 
 from headrace.api import api_keys as keys
@@ -13,7 +11,6 @@ from headrace.api import audit, sessions
 from headrace.api.services import Services
 from headrace.errors import HeadraceError
 from headrace.postgres.connect import transaction
-from headrace.runtime.loop import run_in_thread
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +20,6 @@ STOP_S = 5.0
 
 
 class ApiHousekeeping:
-    """Periodic tasks of one API process."""
-
     def __init__(self, services: Services) -> None:
         self._to = services
         self._flushed_at = self._purged_at = time.monotonic()
@@ -49,13 +44,9 @@ class ApiHousekeeping:
             self.purge_old_rows()
 
     def flush_used(self) -> None:
-        used = _drain(self._to.used_key_ids)
-        used_sessions = _drain(self._to.used_session_ids)
-        if used:
-            keys.mark_keys_used(self._to.postgres, used)
-        if used_sessions:
-            with transaction(self._to.postgres) as conn:
-                sessions.mark_sessions_used(conn, used_sessions)
+        with transaction(self._to.postgres) as conn:
+            keys.mark_keys_used(conn, _drain(self._to.used_key_ids))
+            sessions.mark_sessions_used(conn, _drain(self._to.used_session_ids))
 
     def purge_old_rows(self) -> None:
         with transaction(self._to.postgres) as conn:
@@ -66,10 +57,3 @@ class ApiHousekeeping:
 def _drain(names: set[str]) -> set[str]:
     """Remove and return all names. Safe while other threads add more."""
     return {names.pop() for _ in range(len(names))}
-
-
-@contextmanager
-def run_housekeeping(services: Services) -> Generator[None]:
-    """Run housekeeping in a thread while the context is open."""
-    with run_in_thread(ApiHousekeeping(services).run_forever, "upkeep", STOP_S):
-        yield
