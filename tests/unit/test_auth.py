@@ -38,7 +38,7 @@ def get_status(by: Caller, asked: tuple[str | None, str | None, str | None], nee
         ref = by.resolve_environment(*asked, needs)
     except Problem as problem:
         return problem.status_code
-    assert by.can_see(ref)
+    assert by.scope.covers(ref)
     return 200
 
 

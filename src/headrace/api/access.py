@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from headrace.api.environment_filter import EnvironmentFilter, EnvironmentNames
 from headrace.api.problems import Problem
 from headrace.model.names import EnvRef
 from headrace.queue.validate import check_name
@@ -45,7 +46,7 @@ class KeyScope:
     def is_global(self) -> bool:
         return self.org is None
 
-    def covers(self, ref: EnvRef) -> bool:
+    def covers(self, ref: EnvironmentNames) -> bool:
         return self.org in (None, ref.org) and self.project in (None, ref.project) and self.env in (None, ref.env)
 
     @property
@@ -73,14 +74,26 @@ class Caller:
         self, org: str | None, project: str | None, env: str | None, level: AccessLevel = AccessLevel.READ
     ) -> EnvRef:
         """Return the environment of a request: from the URL, or else from the key's scope. Raises Problem."""
-        ref = self._complete_environment({"org": org, "project": project, "env": env})
-        if not self.can_see(ref):
-            raise make_unknown_environment_problem(ref)
+        requested = self.complete_names(org, project, env)
+        ref = requested.environment
+        if ref is None:
+            missing = ", ".join(what for what, name in requested.parts.items() if name is None)
+            raise Problem(
+                400,
+                f"Missing: {missing}. Key {self.name!r} covers {self.scope}, so the request must name one "
+                "environment: ?org=…&project=…&env=….",
+            )
+        if not self.scope.covers(ref):  # the same 404 as for an environment that does not exist
+            raise Problem(404, f"Environment {format_environment(ref)} does not exist or is outside this key's scope.")
         self.require(level)
         return ref
 
-    def can_see(self, ref: EnvRef) -> bool:
-        return self.scope.covers(ref)
+    def complete_names(self, org: str | None, project: str | None, env: str | None) -> EnvironmentFilter:
+        """Return the names in a request, completed by the key's scope; they may be outside it. Raises InvalidName."""
+        for what, name in (("org", org), ("project", project), ("env", env)):
+            if name is not None:
+                check_name(what, name)
+        return EnvironmentFilter(org or self.scope.org, project or self.scope.project, env or self.scope.env)
 
     def require(self, level: AccessLevel) -> None:
         """Raise a 403 Problem if the key's level is too low."""
@@ -91,21 +104,6 @@ class Caller:
                 "Nothing was done.",
             )
 
-    def _complete_environment(self, given: dict[str, str | None]) -> EnvRef:
-        for what, name in given.items():
-            if name is not None:
-                check_name(what, name)
-        parts = {what: getattr(self.scope, what) if name is None else name for what, name in given.items()}
-        if missing := [what for what, name in parts.items() if name is None]:
-            raise Problem(
-                400,
-                f"Missing: {', '.join(missing)}. Key {self.name!r} covers {self.scope}, so the request must name one "
-                "environment: ?org=…&project=…&env=….",
-            )
-        return EnvRef(**{what: str(name) for what, name in parts.items()})
 
-
-def make_unknown_environment_problem(ref: EnvRef) -> Problem:
-    """Return a 404 that is the same for missing environments and for those outside the key's scope."""
-    where = f"{ref.org} / {ref.project} / {ref.env}"
-    return Problem(404, f"Environment {where} does not exist or is outside this key's scope.")
+def format_environment(ref: EnvRef) -> str:
+    return f"{ref.org} / {ref.project} / {ref.env}"

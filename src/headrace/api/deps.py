@@ -9,7 +9,6 @@ def stop(tenant: OperateTenant, caller: CurrentCaller) -> …: …  # also the c
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query, Request, Security
@@ -18,13 +17,12 @@ from fastapi.security import HTTPAuthorizationCredentials
 from headrace.api.access import AccessLevel, Caller
 from headrace.api.audit import AuditRecorder
 from headrace.api.auth import BEARER, COOKIE, authenticate, find_caller, get_client_address, get_client_network
-from headrace.api.environment_filter import EnvironmentFilter, narrow_to_scope
+from headrace.api.environment_filter import EnvironmentFilter
 from headrace.api.pagination import MAX_CURSOR, MAX_PAGE
 from headrace.api.problems import Problem
 from headrace.api.services import Services
 from headrace.history.routing import QueryWindow, resolve_window
 from headrace.model.names import EnvRef
-from headrace.queue.validate import check_name
 
 # --- Services and callers --------------------------------------------------------------------------
 
@@ -104,11 +102,8 @@ PathEnvironment = Annotated[EnvRef, Depends(resolve_path_environment)]
 async def make_environment_filter(
     caller: CurrentCaller, org: FilterName = None, project: FilterName = None, env: FilterName = None
 ) -> EnvironmentFilter:
-    requested = EnvironmentFilter(org, project, env)
-    for what, name in asdict(requested).items():
-        if isinstance(name, str):
-            check_name(what, name)
-    return narrow_to_scope(caller.scope, requested)
+    requested = caller.complete_names(org, project, env)
+    return requested if caller.scope.covers(requested) else EnvironmentFilter(nothing=True)
 
 
 EnvironmentFilterDep = Annotated[EnvironmentFilter, Depends(make_environment_filter)]

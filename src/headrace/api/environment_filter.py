@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.api.access import KeyScope
 from headrace.model.names import EnvRef
+from headrace.model.quotas import TenantRef
 from headrace.queue.keys import part_prefix
 
 
@@ -21,7 +21,7 @@ class EnvironmentFilter:
     env: str | None = None
     nothing: bool = False
 
-    def covers(self, ref: EnvRef) -> bool:
+    def covers(self, ref: EnvironmentNames) -> bool:
         names = zip((self.org, self.project, self.env), (ref.org, ref.project, ref.env), strict=True)
         return not self.nothing and all(wanted in (None, name) for wanted, name in names)
 
@@ -42,8 +42,4 @@ class EnvironmentFilter:
         return EnvRef(self.org, self.project, self.env)
 
 
-def narrow_to_scope(scope: KeyScope, requested: EnvironmentFilter) -> EnvironmentFilter:
-    pairs = {part: (getattr(scope, part), wanted) for part, wanted in requested.parts.items()}
-    parts = {part: fixed if wanted is None else wanted for part, (fixed, wanted) in pairs.items()}
-    clash = any(None not in pair and pair[0] != pair[1] for pair in pairs.values())
-    return EnvironmentFilter(**parts, nothing=clash)
+EnvironmentNames = EnvRef | TenantRef | EnvironmentFilter

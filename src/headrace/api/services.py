@@ -12,7 +12,7 @@ from functools import cached_property
 from headrace.alerts.channel_policy import ChannelPolicy
 from headrace.api.access import KeyScope
 from headrace.api.api_keys import KeyRing
-from headrace.api.environment_filter import EnvironmentFilter, narrow_to_scope
+from headrace.api.environment_filter import EnvironmentFilter
 from headrace.api.live_feed import FeedHub
 from headrace.api.rate_limit import RequestRateLimiter
 from headrace.api.readiness import Readiness
@@ -198,7 +198,7 @@ class Services:
         """
         if where.nothing:
             return FlowDepths([], [], self.now_ms())
-        reached = narrow_to_scope(scope, EnvironmentFilter())
+        reached = EnvironmentFilter(scope.org, scope.project, scope.env)
         return self.flow_depths_cache.get(reached, lambda: self._read_all_flow_depths(reached)).filter(where)
 
     def _read_all_flow_depths(self, where: EnvironmentFilter) -> FlowDepths:

@@ -103,7 +103,7 @@ def _require_visible(
     found: P | None, what: str, row_id: str, caller: Caller, level: AccessLevel = AccessLevel.READ
 ) -> P:
     """Return the row if it exists and is in the key's scope; otherwise raise the same 404 for both cases."""
-    if found is None or not caller.can_see(found.environment):
+    if found is None or not caller.scope.covers(found.environment):
         raise Problem(404, f"{what.capitalize()} {row_id[:128]!r} does not exist or is outside this key's scope.")
     caller.require(level)
     return found

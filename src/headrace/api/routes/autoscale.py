@@ -9,7 +9,7 @@ from pydantic import Field
 
 from headrace.api.access import Caller
 from headrace.api.deps import CurrentCaller, CursorText, EnvironmentFilterDep, ServicesDep, make_page_limit
-from headrace.api.environment_filter import EnvironmentFilter, narrow_to_scope
+from headrace.api.environment_filter import EnvironmentFilter
 from headrace.api.pagination import CursorCodec
 from headrace.api.problems import RETRY_AFTER_S, Problem
 from headrace.api.raw_path import RawPathRoute
@@ -38,9 +38,8 @@ def list_types(where: EnvironmentFilterDep, services: ServicesDep) -> WorkerType
     if where.nothing:
         return WorkerTypeList(types=[])
     with transaction(services.postgres) as conn:
-        return WorkerTypeList(
-            types=[present_worker_type(each) for each in records.list_types(conn) if _is_within(each, where)]
-        )
+        found = [each for each in records.list_types(conn) if where.covers(_get_environments(each))]
+    return WorkerTypeList(types=[present_worker_type(each) for each in found])
 
 
 @router.get("/{id}/decisions")
@@ -87,12 +86,10 @@ def _make_unknown_problem(detail: str) -> Problem:
 def _require_visible(conn: Connection, name: str, caller: Caller) -> StoredWorkerType:
     """Return the worker type if it exists and is in the key's scope; otherwise raise the same 404 for both cases."""
     stored = records.find_type(conn, name)
-    if stored is None or not _is_within(stored, narrow_to_scope(caller.scope, EnvironmentFilter())):
+    if stored is None or not caller.scope.covers(_get_environments(stored)):
         raise Problem(404, f"Worker type {name[:128]!r} does not exist or is outside this key's scope.")
     return stored
 
 
-def _is_within(known: StoredWorkerType, where: EnvironmentFilter) -> bool:
-    """Return True if the filter covers all environments of the type."""
-    own = (known.org, known.project, known.env)
-    return all(wanted in (None, part) for wanted, part in zip(where.parts.values(), own, strict=True))
+def _get_environments(known: StoredWorkerType) -> EnvironmentFilter:
+    return EnvironmentFilter(known.org, known.project, known.env)

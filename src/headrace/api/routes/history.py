@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
-from headrace.api.access import Caller
+from headrace.api.access import Caller, format_environment
 from headrace.api.deps import CurrentCaller, PathEnvironment, ReadTenant, ServicesDep, WindowQuery
 from headrace.api.history_queries import run_history_query
 from headrace.api.problems import Problem
@@ -18,7 +18,6 @@ from headrace.api.services import Services
 from headrace.history.presenter import present_environment, present_queue, present_top
 from headrace.history.reader import read_environment_history, read_queue_history, read_top_queues
 from headrace.history.routing import DEFAULT_PERIOD, resolve_ranking_window
-from headrace.model.names import EnvRef
 from headrace.warehouse.query_runner import QueryRunner
 
 router = APIRouter(prefix="/api/v1", tags=["history"], route_class=RawPathRoute)
@@ -57,7 +56,7 @@ async def queue_metrics(
     def answer(reads: QueryRunner) -> bytes:
         history = read_queue_history(reads, ref, window, services.now_ms())
         if history is None:
-            raise Problem(404, f"No history for queue {queue!r} in {_format_env(tenant)}.")
+            raise Problem(404, f"No history for queue {queue!r} in {format_environment(tenant)}.")
         return present_queue(queue, history)
 
     return await _respond(request, services, caller, answer)
@@ -72,7 +71,7 @@ async def environment_metrics(
     def answer(reads: QueryRunner) -> bytes:
         history = read_environment_history(reads, tenant, window, services.now_ms())
         if history is None:
-            raise Problem(404, f"No history for queues in {_format_env(tenant)}.")
+            raise Problem(404, f"No history for queues in {format_environment(tenant)}.")
         return present_environment(tenant.env, history)
 
     return await _respond(request, services, caller, answer)
@@ -102,7 +101,3 @@ async def _respond(
     request: Request, services: Services, caller: Caller, answer: Callable[[QueryRunner], bytes]
 ) -> Response:
     return Response(await run_history_query(request, services, caller, answer), media_type="application/json")
-
-
-def _format_env(ref: EnvRef) -> str:
-    return f"{ref.org} / {ref.project} / {ref.env}"

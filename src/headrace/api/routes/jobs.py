@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
+from headrace.api.access import format_environment
 from headrace.api.deps import Auditor, OperateTenant, ReadTenant, ServicesDep
 from headrace.api.problems import MEDIA_TYPE, RETRY_AFTER_S, make_problem_responses
 from headrace.api.raw_path import RawPathRoute
@@ -80,6 +81,6 @@ def _make_partial_failure(jobs: Sequence[NewJob], accepted: Sequence[bool]) -> J
 
 def _make_unknown_job(env: EnvRef, job_id: str) -> UnknownJob:
     return UnknownJob(
-        f"No job {job_id!r} in {env.org} / {env.project} / {env.env}: it never existed, was cancelled, expired or "
-        "removed, or finished longer ago than queue.keep_done."
+        f"No job {job_id!r} in {format_environment(env)}: it never existed, was cancelled, expired or removed, or "
+        "finished longer ago than queue.keep_done."
     )

@@ -14,7 +14,6 @@ from headrace.api.schemas.quotas import QuotaChange, QuotaDocument, QuotaList
 from headrace.api.services import Services
 from headrace.cold.quotas import QuotaManager, QuotaUsage
 from headrace.model.quotas import Quota, TenantRef
-from headrace.queue.validate import check_name
 
 router = APIRouter(prefix="/api/v1", tags=["quotas"])
 
@@ -75,16 +74,13 @@ def unset_quotas(
 
 def _resolve_tenant(caller: Caller, org: str | None, project: str | None, env: str | None) -> TenantRef:
     """Return the tenant named in the URL, completed by the key's scope. Raises a 404 outside the key's scope."""
-    requested = {"org": org, "project": project, "env": env}
-    for what, name in requested.items():
-        if name is not None:
-            check_name(what, name)
-    parts = {what: getattr(caller.scope, what) if name is None else name for what, name in requested.items()}
-    if any(getattr(caller.scope, what) not in (None, name) for what, name in parts.items()):
-        where = " / ".join(name for name in parts.values() if name)
+    requested = caller.complete_names(org, project, env)
+    names = requested.parts.values()
+    if not caller.scope.covers(requested):
+        where = " / ".join(name for name in names if name)
         raise Problem(404, f"Tenant {where} does not exist or is outside this key's scope.")
     try:
-        return TenantRef(*(name or "" for name in parts.values()))
+        return TenantRef(*(name or "" for name in names))
     except ValueError:
         raise Problem(400, "A project needs an org, and an env needs a project. Nothing was changed.") from None
 
@@ -104,13 +100,8 @@ def _make_scope(tenant: TenantRef) -> KeyScope:
 
 
 def _present_quotas(services: Services, caller: Caller, tenant: TenantRef) -> QuotaList:
-    def is_covered(level: TenantRef) -> bool:
-        names = ((caller.scope.org, level.org), (caller.scope.project, level.project), (caller.scope.env, level.env))
-        return all(own is None or own == name for own, name in names)
-
-    uses = QuotaManager(services.tiers).describe(tenant, is_covered, count_quota_use)
-    names = _make_scope(tenant)
-    return QuotaList(org=names.org, project=names.project, env=names.env, quotas=[_present_quota(use) for use in uses])
+    uses = QuotaManager(services.tiers).describe(tenant, caller.scope.covers, count_quota_use)
+    return QuotaList(**vars(_make_scope(tenant)), quotas=[_present_quota(use) for use in uses])
 
 
 def _present_quota(use: QuotaUsage) -> QuotaDocument:
