@@ -107,7 +107,16 @@ class TestTenant:
 class TestKeys:
     def test_a_text_gives_its_id_and_matches_its_hash_alone(self) -> None:
         text, other = generate_key(), generate_key()
-        key = ApiKey(parse_key_id(text) or "", "k", compute_digest(text), None, None, None, "read", None)
+        key = ApiKey(
+            id=parse_key_id(text) or "",
+            name="k",
+            hash=compute_digest(text),
+            level="read",
+            org=None,
+            project=None,
+            env=None,
+            expires_at=None,
+        )
         assert len(key.id) == 12
         assert key.matches(text)
         assert not key.matches(other)

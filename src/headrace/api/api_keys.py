@@ -54,52 +54,59 @@ def compute_digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-@dataclass(frozen=True)
-class ApiKey:
-    """A key that is not revoked."""
-
-    id: str
-    name: str
-    hash: bytes = field(repr=False)
+@dataclass(frozen=True, kw_only=True)
+class ScopedRow:
     org: str | None
     project: str | None
     env: str | None
     level: str
-    expires_at: datetime | None
 
     @property
     def scope(self) -> KeyScope:
         return KeyScope(self.org, self.project, self.env)
 
-    @property
-    def caller(self) -> Caller:
-        return Caller(self.id, self.name, self.scope, AccessLevel.from_label(self.level))
 
-    def is_expired(self, now: datetime) -> bool:
-        return self.expires_at is not None and self.expires_at <= now
+@dataclass(frozen=True, kw_only=True)
+class Credential:
+    """A secret that is stored as its digest. `expires_at` is None if it does not expire."""
+
+    id: str
+    hash: bytes = field(repr=False)
+    expires_at: datetime | None
+
+    def is_valid(self) -> bool:
+        return self.expires_at is None or self.expires_at > datetime.now(UTC)
 
     def matches(self, text: str) -> bool:
         return hmac.compare_digest(self.hash, compute_digest(text))
 
 
-@dataclass(frozen=True)
-class ApiKeyInfo:
+@dataclass(frozen=True, kw_only=True)
+class ApiKey(ScopedRow, Credential):
+    """A key that is not revoked."""
+
+    name: str
+
+    @property
+    def caller(self) -> Caller:
+        return Caller(self.id, self.name, self.scope, AccessLevel.from_label(self.level))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrowserSession(Credential):
+    key_id: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiKeyInfo(ScopedRow):
     """Public information about a key, including revoked and expired ones."""
 
     id: str
     name: str
-    org: str | None
-    project: str | None
-    env: str | None
-    level: str
     created_at: datetime
     last_used_at: datetime | None
     expires_at: datetime | None
     revoked_at: datetime | None
-
-    @property
-    def scope(self) -> KeyScope:
-        return KeyScope(self.org, self.project, self.env)
 
     def get_state(self, now: datetime) -> str:
         if self.revoked_at is not None:
@@ -117,7 +124,7 @@ def add_key(
     key_id = parse_key_id(text)
     assert key_id is not None, "a generated key has an id"
     row = {"id": key_id, "name": name, "hash": compute_digest(text), "level": level.label, "expires_s": expires_s}
-    conn.execute(QUERIES["add_key"], {**row, "org": scope.org, "project": scope.project, "env": scope.env})
+    conn.execute(QUERIES["add_key"], {**row, **vars(scope)})
     raise_if_exceeded(quotas, partial(count_keys, conn), {Quota.KEYS: 1})
     return key_id, text
 
@@ -157,22 +164,6 @@ def mark_keys_used(conn: Connection, ids: Iterable[str]) -> None:
 
 
 @dataclass(frozen=True)
-class BrowserSession:
-    """Session of a browser."""
-
-    id: str
-    hash: bytes = field(repr=False)
-    key_id: str
-    expires_at: datetime
-
-    def is_expired(self, now: datetime) -> bool:
-        return self.expires_at <= now
-
-    def matches(self, text: str) -> bool:
-        return hmac.compare_digest(self.hash, compute_digest(text))
-
-
-@dataclass(frozen=True)
 class KeySnapshot:
     """All valid keys and sessions, read at one moment."""
 
@@ -195,7 +186,6 @@ class KeyRing:
 
     @property
     def is_loaded(self) -> bool:
-        """Return False until the keys have been loaded once."""
         return self._snapshot is not None
 
     def find(self, text: str) -> ApiKey | None:
@@ -205,7 +195,7 @@ class KeyRing:
 
     def find_by_id(self, key_id: str) -> ApiKey | None:
         found = self._snapshot.keys.get(key_id) if self._snapshot else None
-        return None if found is None or found.is_expired(datetime.now(UTC)) else found
+        return found if found is not None and found.is_valid() else None
 
     def find_session(self, cookie: str) -> BrowserSession | None:
         """Return the valid session of this cookie; None if there is none."""
@@ -220,7 +210,7 @@ class KeyRing:
 
     def _find_session(self, session_id: str) -> BrowserSession | None:
         found = self._snapshot.sessions.get(session_id) if self._snapshot else None
-        return None if found is None or found.is_expired(datetime.now(UTC)) else found
+        return found if found is not None and found.is_valid() else None
 
     def wait_before_read_s(self) -> float:
         """Return the seconds to wait before the keys may be reloaded for an unknown key."""

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from fastapi import Request, Response
 
-from headrace.api.access import AccessLevel, Caller, KeyScope
-from headrace.api.api_keys import compute_digest
+from headrace.api.access import AccessLevel, Caller
+from headrace.api.api_keys import ScopedRow, compute_digest
 from headrace.api.problems import Problem
 from headrace.api.queries import QUERIES
 from headrace.postgres.connect import Connection, class_row, scalar_row
@@ -36,27 +36,19 @@ MAX_SESSIONS_PER_KEY = 100
 MAX_USER_AGENT_CHARS = 200
 
 
-@dataclass(frozen=True)
-class SessionInfo:
+@dataclass(frozen=True, kw_only=True)
+class SessionInfo(ScopedRow):
     """Public information about a session."""
 
     id: str
     key_id: str
     key_name: str
-    level: str
-    org: str | None
-    project: str | None
-    env: str | None
     via: str  # key or link
     address: str
     user_agent: str
     created_at: datetime
     last_used_at: datetime | None
     expires_at: datetime
-
-    @property
-    def scope(self) -> KeyScope:
-        return KeyScope(self.org, self.project, self.env)
 
 
 def begin_session(conn: Connection, request: Request, key_id: str, via: str, address: str, life_s: float) -> str:
@@ -83,17 +75,11 @@ def list_sessions(
 ) -> list[SessionInfo]:
     """List valid sessions, newest first: those of the caller's own key, and for admins those of all keys whose scope is
     within theirs."""
-    scope = caller.scope
     before_at, before_id = before or (None, None)
     params = {
+        **vars(caller.scope),
         **{"key_id": caller.key_id, "is_admin": caller.level >= AccessLevel.ADMIN, "id": session_id, "limit": limit},
-        **{
-            "org": scope.org,
-            "project": scope.project,
-            "env": scope.env,
-            "before_at": before_at,
-            "before_id": before_id,
-        },
+        **{"before_at": before_at, "before_id": before_id},
     }
     return conn.cursor(row_factory=class_row(SessionInfo)).execute(QUERIES["list_sessions"], params).fetchall()
 
