@@ -199,7 +199,7 @@ class TestRates:
 
     def test_looking_takes_nothing(self) -> None:
         buckets = RequestRateLimiter(1, 1, lambda: 0.0)
-        assert [buckets.peek("a").allowed for _ in range(3)] == [True] * 3
+        assert [buckets.can_take("a") for _ in range(3)] == [True] * 3
 
     def test_ever_new_names_do_not_fill_the_memory(self) -> None:
         buckets = RequestRateLimiter(1, 1, lambda: 0.0)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import replace
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv6Address, ip_network
 
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
@@ -21,6 +21,7 @@ from headrace.api import sessions
 from headrace.api.access import Caller
 from headrace.api.api_keys import ApiKey, BrowserSession
 from headrace.api.problems import Problem
+from headrace.api.proxies import parse_address
 from headrace.api.services import Services
 
 BEARER = HTTPBearer(auto_error=False, scheme_name="key", description="API key created with `headrace keys create`.")
@@ -84,22 +85,28 @@ async def authenticate_key(request: Request, services: Services, text: str) -> A
 
     An unknown key may be new, so the keys are reloaded, unless this address has sent too many invalid ones.
     """
-    if not services.key_ring.is_loaded or (
-        services.key_ring.find(text) is None and services.failed_key_limits.peek(get_client_network(request)).allowed
-    ):
-        await _reload_keys(services)
-    _refuse_unloaded(services)
+    await _reload_unless(lambda: services.key_ring.find(text) is not None, request, services)
     return services.key_ring.find(text)
 
 
-async def _reload_keys(services: Services) -> None:
-    """Reload all keys and sessions that existed when this was called.
+async def _reload_unless(is_known: Callable[[], bool], request: Request, services: Services) -> None:
+    """Reload all keys and sessions that existed when this was called, unless `is_known` or this address has sent too
+    many invalid ones. Raises a 503 if none were loaded since the process started.
 
     Concurrent requests share one reload, and hold no thread while they wait for it.
     """
-    called_at = time.monotonic()
-    await asyncio.sleep(services.key_ring.wait_before_read_s())
-    await run_in_threadpool(services.key_ring.refresh_if_older, called_at)
+    ring = services.key_ring
+    if not ring.is_loaded or (not is_known() and services.failed_key_limits.can_take(get_client_network(request))):
+        called_at = time.monotonic()
+        await asyncio.sleep(ring.wait_before_read_s())
+        await run_in_threadpool(ring.refresh_if_older, called_at)
+    if not ring.is_loaded:
+        raise Problem(
+            503,
+            "API keys have not been loaded from PostgreSQL since this process started, so requests cannot be "
+            "authenticated. Retry when PostgreSQL is available.",
+            {"Retry-After": "5"},
+        )
 
 
 def make_invalid_key_problem(request: Request, services: Services) -> Problem:
@@ -117,11 +124,8 @@ def get_client_network(request: Request) -> str:
     """Return the network whose invalid keys are counted together: an IPv4 address, or an IPv6 /64, because providers
     assign those as a whole."""
     address = get_client_address(request)
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return address
-    return str(ip_network((parsed, 64), strict=False)) if parsed.version == 6 else address
+    parsed = parse_address(address)
+    return str(ip_network((parsed, 64), strict=False)) if isinstance(parsed, IPv6Address) else address
 
 
 async def find_session(request: Request, services: Services) -> BrowserSession | None:
@@ -132,15 +136,10 @@ async def find_session(request: Request, services: Services) -> BrowserSession |
     """
     if (cookie := sessions.read_cookie(request)) is None:
         return None
-    if not services.key_ring.is_loaded:
-        await _reload_keys(services)
-    _refuse_unloaded(services)
+    await _reload_unless(lambda: services.key_ring.find_session(cookie) is not None, request, services)
     found = services.key_ring.find_session(cookie)
-    if found is None and services.failed_key_limits.peek(get_client_network(request)).allowed:
-        await _reload_keys(services)
-        found = services.key_ring.find_session(cookie)
-        if found is None:
-            services.failed_key_limits.take(get_client_network(request))
+    if found is None:
+        services.failed_key_limits.take(get_client_network(request))
     return found
 
 
@@ -156,13 +155,3 @@ async def find_caller(
         return None
     sessions.refuse_cross_site(request)
     return replace(key.caller, session_id=session.id)
-
-
-def _refuse_unloaded(services: Services) -> None:
-    if not services.key_ring.is_loaded:
-        raise Problem(
-            503,
-            "API keys have not been loaded from PostgreSQL since this process started, so requests cannot be "
-            "authenticated. Retry when PostgreSQL is available.",
-            {"Retry-After": "5"},
-        )

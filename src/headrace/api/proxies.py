@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -48,19 +48,16 @@ class ForwardedHeadersMiddleware:
         """Return the last address that is not a trusted proxy. Each proxy appends the address of its client."""
         client = peer
         for hop in reversed(hops):
-            if (address := _parse_address(hop)) is None:
+            if (address := parse_address(hop)) is None:
                 break  # not written by a trusted proxy
-            client = address
-            if not self._is_trusted(address):
+            client = str(address)
+            if not self._is_trusted(client):
                 break
         return client
 
     def _is_trusted(self, address: str) -> bool:
-        try:
-            parsed = ip_address(address)
-        except ValueError:
-            return False
-        return any(parsed in network for network in self._networks)
+        parsed = parse_address(address)
+        return any(parsed in network for network in self._networks if parsed is not None)
 
     def _warn(self, peer: str) -> None:
         if not self._has_warned:
@@ -72,14 +69,15 @@ class ForwardedHeadersMiddleware:
             )
 
 
-def _parse_address(hop: str) -> str | None:
-    """Parse one entry of X-Forwarded-For into an address without port; None if it is not an address."""
-    text = hop.strip()
+def parse_address(text: str) -> IPv4Address | IPv6Address | None:
+    """Parse the address of a client, or an entry of X-Forwarded-For, which may have a port; None if it is not an
+    address."""
+    text = text.strip()
     if text.startswith("["):
         text = text[1:].partition("]")[0]
     elif text.count(":") == 1:
         text = text.partition(":")[0]
     try:
-        return str(ip_address(text))
+        return ip_address(text)
     except ValueError:
         return None

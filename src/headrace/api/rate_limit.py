@@ -17,8 +17,6 @@ MAX_BUCKETS = 10_000
 
 @dataclass(frozen=True)
 class RateLimitResult:
-    """Result of a rate limit check: whether a token was available, and what is left."""
-
     allowed: bool
     limit: int
     remaining: int
@@ -63,13 +61,14 @@ class RequestRateLimiter:
             bucket = self._refill(name)
             allowed = bucket.tokens >= 1
             bucket.tokens -= allowed
-            return self._make_result(bucket, allowed)
+            retry_s = math.ceil(max(0.0, 1 - bucket.tokens) / self._per_s)
+            reset_s = math.ceil((self._burst - bucket.tokens) / self._per_s)
+            return RateLimitResult(allowed, self._burst, int(bucket.tokens), max(1, retry_s), reset_s)
 
-    def peek(self, name: str) -> RateLimitResult:
-        """Check whether a token is available, without taking it."""
+    def can_take(self, name: str) -> bool:
+        """Return True if a token is available; it is not taken."""
         with self._lock:
-            bucket = self._refill(name)
-            return self._make_result(bucket, bucket.tokens >= 1)
+            return self._refill(name).tokens >= 1
 
     def _refill(self, name: str) -> _TokenBucket:
         now = self._clock()
@@ -80,8 +79,3 @@ class RequestRateLimiter:
         if len(self._buckets) > MAX_BUCKETS:
             self._buckets.popitem(last=False)
         return bucket
-
-    def _make_result(self, bucket: _TokenBucket, allowed: bool) -> RateLimitResult:
-        retry_s = math.ceil(max(0.0, 1 - bucket.tokens) / self._per_s)
-        reset_s = math.ceil((self._burst - bucket.tokens) / self._per_s)
-        return RateLimitResult(allowed, self._burst, int(bucket.tokens), max(1, retry_s), reset_s)

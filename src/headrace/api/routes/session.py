@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from anyio import CapacityLimiter, to_thread
@@ -85,7 +85,7 @@ async def sign_out(request: Request, response: Response, services: ServicesDep) 
 async def use_link(token: str, request: Request, services: ServicesDep) -> Response:
     """Sign in with a link printed by `headrace up` or `headrace keys link`. A valid link works even if its address has
     sent many invalid ones, because others may share the address."""
-    is_suspect = not services.failed_key_limits.peek(get_client_network(request)).allowed
+    is_suspect = not services.failed_key_limits.can_take(get_client_network(request))
     cookie = None
     if sessions.LINK_PATTERN.fullmatch(token):
         cookie = await to_thread.run_sync(
@@ -113,7 +113,6 @@ def _consume_link(request: Request, services: Services, token: str) -> str | Non
 
 
 def _begin_session(request: Request, services: Services, key_id: str) -> str:
-    """Begin a session and return its cookie."""
     with transaction(services.postgres) as conn:
         cookie = sessions.begin_session(
             conn, request, key_id, "key", get_client_address(request), services.settings.session
@@ -129,11 +128,10 @@ def _end_session(services: Services, session_id: str) -> None:
 
 
 def describe_caller(caller: Caller) -> dict[str, Any]:
-    scope = caller.scope
     return {
         "key_id": caller.key_id,
         "name": caller.name,
         "level": caller.level.label,
-        "scope": {"org": scope.org, "project": scope.project, "env": scope.env},
+        "scope": asdict(caller.scope),
         "session_id": caller.session_id,
     }
