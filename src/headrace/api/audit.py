@@ -19,7 +19,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 
 from headrace.api.access import KeyScope
-from headrace.api.problems import RETRY_AFTER_S, STATUS_BY_ERROR, Problem
+from headrace.api.problems import RETRY_AFTER_S, Problem, find_status
 from headrace.api.queries import QUERIES
 from headrace.errors import DatabaseFull, MigrationError, ServiceUnavailable
 from headrace.model.names import EnvRef
@@ -32,8 +32,6 @@ COMMAND_LINE = "command line"
 
 @dataclass(frozen=True)
 class AuditEntry:
-    """A stored entry of the audit log."""
-
     id: int
     at: datetime
     key_id: str | None
@@ -70,7 +68,7 @@ class AuditRecorder:
 
     @contextmanager
     def record(
-        self, action: str, tenant: EnvRef | KeyScope | None = None, queue: str | None = None, **details: Any
+        self, action: str, tenant: EnvRef | KeyScope, queue: str | None = None, **details: Any
     ) -> Generator[AuditedOperation]:
         """Record the operation that the `with` block performs. Raises a 503 before it if the log cannot be written."""
         entry = AuditedOperation(self._begin(action, tenant, queue, details))
@@ -78,19 +76,15 @@ class AuditRecorder:
             yield entry
         except BaseException as error:
             entry.note(error=_format_error(error))
-            self._end(entry, "refused" if _is_refusal(error) else "failed")
+            self._end(entry, "refused" if (find_status(error) or 500) < 500 else "failed")
             raise
         self._end(entry, "done")
 
-    def _begin(
-        self, action: str, tenant: EnvRef | KeyScope | None, queue: str | None, details: Mapping[str, Any]
-    ) -> int:
+    def _begin(self, action: str, tenant: EnvRef | KeyScope, queue: str | None, details: Mapping[str, Any]) -> int:
         try:
             with transaction(self.pool) as conn:
                 by = {"key_id": self.key_id, "key_name": self.key_name, "address": self.address}
-                return begin_entry(
-                    conn, action, tenant and KeyScope(tenant.org, tenant.project, tenant.env), queue, details, by
-                )
+                return begin_entry(conn, action, tenant, queue, details, by)
         except (ServiceUnavailable, DatabaseFull, MigrationError) as error:
             log.warning("refused %s, could not write the audit log: %s", action, error, extra={"action": "audit"})
             raise Problem(
@@ -112,13 +106,12 @@ class AuditRecorder:
 def begin_entry(
     conn: Connection,
     action: str,
-    scope: KeyScope | None,
+    tenant: EnvRef | KeyScope,
     queue: str | None,
     details: Mapping[str, Any],
     by: Mapping[str, str | None],
 ) -> int:
-    scope = scope or KeyScope()
-    row = {"org": scope.org, "project": scope.project, "env": scope.env, "queue": queue, "action": action}
+    row = {**vars(tenant), "queue": queue, "action": action}
     cursor = conn.cursor(row_factory=scalar_row)
     return cursor.execute(QUERIES["begin_audit_entry"], {**row, **by, "details": json.dumps(details)}).fetchone() or 0
 
@@ -136,19 +129,12 @@ def record_cli_operation(conn: Connection, action: str, scope: KeyScope, **detai
 
 def list_entries(conn: Connection, scope: KeyScope, before: int | None, limit: int) -> list[AuditEntry]:
     """List the entries in the scope, newest first; `before` is the last id of the previous page."""
-    params = {"org": scope.org, "project": scope.project, "env": scope.env, "before": before, "limit": limit}
+    params = {**vars(scope), "before": before, "limit": limit}
     return conn.cursor(row_factory=class_row(AuditEntry)).execute(QUERIES["list_audit_entries"], params).fetchall()
 
 
 def purge_old_entries(conn: Connection, keep_s: float) -> None:
     conn.execute(QUERIES["purge_audit_entries"], {"keep_s": keep_s})
-
-
-def _is_refusal(error: BaseException) -> bool:
-    """Return True if the request was refused (status below 500), False if the operation failed."""
-    if isinstance(error, HTTPException):
-        return error.status_code < 500
-    return any(STATUS_BY_ERROR.get(kind, 500) < 500 for kind in type(error).__mro__ if kind in STATUS_BY_ERROR)
 
 
 def _format_error(error: BaseException) -> str:

@@ -107,14 +107,12 @@ def make_problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def install(app: FastAPI) -> None:
-    app.add_exception_handler(HTTPException, _handle_http_error)
-    app.add_exception_handler(RequestValidationError, _handle_invalid_request)
-    app.add_exception_handler(HeadraceError, _handle_headrace_error)
+    app.exception_handler(HTTPException)(_handle_http_error)
+    app.exception_handler(RequestValidationError)(_handle_invalid_request)
+    app.exception_handler(HeadraceError)(_handle_headrace_error)
 
 
-def make_problem_response(
-    status: int, detail: str, headers: dict[str, str] | None = None, **more: str | int
-) -> JSONResponse:
+def make_problem_response(status: int, detail: str, headers: dict[str, str] | None = None, **more: Any) -> JSONResponse:
     title = HTTPStatus(status).phrase
     body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
     return JSONResponse(body, status, headers, media_type=MEDIA_TYPE)
@@ -134,8 +132,7 @@ def _get_logged_path(request: Request) -> str:
     return f"{LOGIN}…" if path.startswith(LOGIN) else path
 
 
-def _handle_http_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
+def _handle_http_error(request: Request, error: HTTPException) -> JSONResponse:
     if error.status_code == 405 and (methods := _find_allowed_methods(request)):
         allowed = ", ".join(sorted(methods))
         detail = f"{request.method} is not supported here; use {allowed}. Nothing was done."
@@ -150,8 +147,7 @@ def _find_allowed_methods(request: Request) -> set[str]:
     return {method for template, methods in every if compile_path(template)[0].match(path) for method in methods}
 
 
-def _handle_invalid_request(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
+def _handle_invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
     reasons = [f"{'.'.join(map(str, one['loc'][1:])) or one['loc'][0]}: {one['msg']}" for one in error.errors()]
     text = "; ".join(reasons)
     kind = request.headers.get("content-type", "")
@@ -160,9 +156,15 @@ def _handle_invalid_request(request: Request, error: Exception) -> JSONResponse:
     return make_problem_response(400, f"Invalid request: {text}.")
 
 
-def _handle_headrace_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HeadraceError)
-    status = next((STATUS_BY_ERROR[kind] for kind in type(error).__mro__ if kind in STATUS_BY_ERROR), None)
+def find_status(error: BaseException) -> int | None:
+    """Return the HTTP status of an error; None if the error is unexpected."""
+    if isinstance(error, HTTPException):
+        return error.status_code
+    return next((STATUS_BY_ERROR[kind] for kind in type(error).__mro__ if kind in STATUS_BY_ERROR), None)
+
+
+def _handle_headrace_error(request: Request, error: HeadraceError) -> JSONResponse:
+    status = find_status(error)
     if status is None:
         return make_internal_error_response(request, error)
     if isinstance(error, QuotaExceeded):

@@ -17,7 +17,7 @@ from headrace.alerts import records
 from headrace.alerts.channels import make_channel
 from headrace.alerts.records import Channel, Incident, Silence
 from headrace.alerts.rules import RULE_FIELDS, InvalidRule, Rule, make_rule
-from headrace.api.access import AccessLevel, Caller
+from headrace.api.access import GLOBAL_SCOPE, AccessLevel, Caller, KeyScope
 from headrace.api.deps import (
     AdminTenant,
     Auditor,
@@ -427,6 +427,6 @@ def _load_detail(conn: Connection, incident: Incident) -> IncidentDetail:
     return present_incident_detail(incident, transitions, deliveries)
 
 
-def _get_audit_environment(incident: Incident) -> EnvRef | None:
-    """Return the environment for the audit log; None for incidents about Headrace's own health."""
-    return incident.environment if incident.org else None
+def _get_audit_environment(incident: Incident) -> EnvRef | KeyScope:
+    """Return the environment for the audit log; the global scope for incidents about Headrace's own health."""
+    return incident.environment if incident.org else GLOBAL_SCOPE
