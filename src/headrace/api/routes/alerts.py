@@ -36,7 +36,6 @@ from headrace.api.schemas.alerts import (
     ChannelDocument,
     ChannelList,
     IncidentDetail,
-    IncidentDocument,
     IncidentList,
     MadeChannel,
     NewChannel,
@@ -378,8 +377,7 @@ def list_incidents(
         found = records.list_incidents(conn, where.parts, is_open=is_open, before=before, limit=limit + 1)
     page = found[:limit]
     more = CURSOR.encode("incidents", (page[-1].fired_at, page[-1].id)) if len(found) > limit else None
-    shown = [IncidentDocument.model_validate(present_incident(each)) for each in page]
-    return IncidentList(incidents=shown, next=more)
+    return IncidentList(incidents=[present_incident(each) for each in page], next=more)
 
 
 @router.get("/incidents/{id}")

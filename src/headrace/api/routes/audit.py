@@ -11,7 +11,7 @@ from headrace.api import audit
 from headrace.api.access import AccessLevel
 from headrace.api.deps import CurrentCaller, ServicesDep
 from headrace.api.pagination import MAX_PAGE
-from headrace.model.time import format_iso_ms
+from headrace.api.schemas.common import format_time
 from headrace.postgres.connect import transaction
 
 router = APIRouter(prefix="/api/v1")
@@ -30,8 +30,4 @@ def list_audit(
         lines = audit.list_entries(conn, caller.scope, before, limit + 1)
     page = lines[:limit]
     more = page[-1].id if len(lines) > limit else None
-    return {"entries": [_present_entry(line) for line in page], "next": more}
-
-
-def _present_entry(line: audit.AuditEntry) -> dict[str, Any]:
-    return {**asdict(line), "at": format_iso_ms(int(line.at.timestamp() * 1000))}
+    return {"entries": [{**asdict(line), "at": format_time(line.at)} for line in page], "next": more}

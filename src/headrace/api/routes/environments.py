@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 from itertools import groupby
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from fastapi import APIRouter
 
 from headrace.api.deps import CursorText, EnvironmentFilterDep, ServicesDep, make_page_limit
 from headrace.api.pagination import MAX_PAGE, CursorCodec, paginate
+from headrace.api.schemas.common import format_time_ms
 from headrace.api.schemas.queues import Environment, EnvironmentList, compute_utilization_pct
 from headrace.model.names import EnvRef
 from headrace.model.time import format_iso_ms
@@ -33,20 +35,16 @@ def list_environments(
     by_env = {
         env: list(states) for env, states in groupby(services.list_states(where), lambda state: state.ref.environment)
     }
-    page, more = paginate(list(by_env), _make_sort_key, after, limit)
+    page, more = paginate(list(by_env), astuple, after, limit)
     limits = read_limits(services.valkey, services.shards, page)
     return EnvironmentList(
         environments=[
             _sum_environment(env, by_env[env], found, now_ms) for env, found in zip(page, limits, strict=True)
         ],
         total=len(by_env),
-        next=CURSOR.encode("environments", _make_sort_key(page[-1])) if more else None,
+        next=CURSOR.encode("environments", astuple(page[-1])) if more else None,
         timestamp=format_iso_ms(now_ms),
     )
-
-
-def _make_sort_key(env: EnvRef) -> tuple[str, str, str]:
-    return env.org, env.project, env.env
 
 
 def _sum_environment(env: EnvRef, states: Sequence[QueueState], limits: EnvLimits, now_ms: int) -> Environment:
@@ -67,6 +65,6 @@ def _sum_environment(env: EnvRef, states: Sequence[QueueState], limits: EnvLimit
         dead=sum(state.dead for state in states),
         bytes=sum(state.bytes for state in states),
         utilization_pct=compute_utilization_pct(running, limits.limit),
-        oldest_at=None if oldest_ms is None else format_iso_ms(oldest_ms),
+        oldest_at=format_time_ms(oldest_ms),
         oldest_age_ms=None if oldest_ms is None else max(0, now_ms - oldest_ms),
     )

@@ -11,6 +11,7 @@ from pydantic import Field
 from headrace.api.deps import CursorText, EnvironmentFilterDep, ReadTenant, ServicesDep, make_page_limit
 from headrace.api.pagination import MAX_PAGE, CursorCodec, keep_largest, paginate
 from headrace.api.raw_path import RawPathRoute
+from headrace.api.schemas.common import format_time_ms
 from headrace.api.schemas.queues import Caps, Flow, QueueDetail, QueueList, QueueSettings, present_live_queue
 from headrace.api.services import Services
 from headrace.cold.flow_depths import FlowDetail, merge_flow_depths
@@ -135,7 +136,7 @@ def _present_flow(row: FlowDetail, knows_cold: bool) -> Flow:
         warm=row.warm,
         cold=row.cold if knows_cold else None,
         total=row.total if knows_cold else None,
-        oldest_at=None if row.oldest_ms is None else format_iso_ms(int(row.oldest_ms)),
+        oldest_at=format_time_ms(row.oldest_ms),
     )
 
 

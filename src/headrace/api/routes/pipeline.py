@@ -12,13 +12,14 @@ from fastapi.concurrency import run_in_threadpool
 from headrace.api.access import KeyScope
 from headrace.api.deps import CurrentCaller, ServicesDep
 from headrace.api.history_queries import run_history_query
-from headrace.api.schemas.pipeline import Batch, GapDocument, LastHour, LossDocument, Pipeline, ServerEventDocument
+from headrace.api.schemas.common import format_time_ms
+from headrace.api.schemas.pipeline import Batch, GapDocument, LastHour, Pipeline, ServerEventDocument
 from headrace.api.services import Services
 from headrace.cold.status import RECENT_PERIOD, ServerEvent, query_server_events
 from headrace.errors import HeadraceError
 from headrace.model.time import format_iso_ms
 from headrace.postgres.connect import transaction
-from headrace.warehouse.pipeline_batches import BatchTotals, FinishedBatch, read_newest_batches, read_totals_since
+from headrace.warehouse.pipeline_batches import FinishedBatch, read_newest_batches, read_totals_since
 from headrace.warehouse.pipeline_coverage import read_gaps
 from headrace.warehouse.query_runner import QueryRunner
 
@@ -51,9 +52,9 @@ def _read_pipeline(reads: QueryRunner, now_ms: int, limit: int, events: list[Ser
     sums = read_totals_since(reads, now_ms - HOUR_MS)
     watermark_ms = sums.watermark_ms
     return Pipeline(
-        watermark=None if watermark_ms is None else format_iso_ms(watermark_ms),
+        watermark=format_time_ms(watermark_ms),
         lag_ms=None if watermark_ms is None else max(0, now_ms - watermark_ms),
-        last_hour=_present_last_hour(sums),
+        last_hour=LastHour.model_validate(sums, from_attributes=True),
         gaps=_read_gaps(reads, now_ms, watermark_ms),
         server_events=events,
         batches=[_present_batch(batch) for batch in read_newest_batches(reads, now_ms - DAY_MS, limit)],
@@ -75,12 +76,12 @@ def _read_events(services: Services, scope: KeyScope) -> list[ServerEventDocumen
 
 def _present_event(event: ServerEvent, scope: KeyScope) -> ServerEventDocument:
     """Build the document of an event. The description counts queues of all tenants, so it requires global scope."""
-    known = {name: getattr(event, name) for name in ("id", "server", "shard", "kind", "missing", "queues")}
-    return ServerEventDocument(
-        **known,
-        noticed_at=format_iso_ms(int(event.noticed_at.timestamp() * 1000)),
-        description=event.description if scope.is_global else None,
-        losses=[LossDocument(**vars(loss.ref), missing=loss.missing) for loss in event.losses],
+    return ServerEventDocument.model_validate(
+        {
+            **vars(event),
+            "description": event.description if scope.is_global else None,
+            "losses": [{**vars(loss.ref), "missing": loss.missing} for loss in event.losses],
+        }
     )
 
 
@@ -96,11 +97,5 @@ def _read_gaps(reads: QueryRunner, now_ms: int, watermark_ms: int | None) -> lis
     ]
 
 
-def _present_last_hour(sums: BatchTotals) -> LastHour:
-    return LastHour(**{name: getattr(sums, name) for name in LastHour.model_fields})
-
-
 def _present_batch(batch: FinishedBatch) -> Batch:
-    return Batch(
-        finished_at=format_iso_ms(batch.finished_ms), **{k: v for k, v in vars(batch).items() if k != "finished_ms"}
-    )
+    return Batch.model_validate({**vars(batch), "finished_at": format_iso_ms(batch.finished_ms)})

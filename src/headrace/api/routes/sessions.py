@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter
 from pydantic import AwareDatetime
@@ -16,7 +16,6 @@ from headrace.api.raw_path import RawPathRoute
 from headrace.api.schemas.common import Name
 from headrace.api.schemas.sessions import SessionDocument, SessionList
 from headrace.api.sessions import SessionInfo
-from headrace.model.time import format_iso_ms
 from headrace.postgres.connect import transaction
 
 router = APIRouter(prefix="/api/v1/sessions", tags=["sessions"], route_class=RawPathRoute)
@@ -55,9 +54,4 @@ def revoke_session(id: Name, caller: CurrentCaller, services: ServicesDep, audit
 
 
 def _present_session(facts: SessionInfo, current: str | None) -> SessionDocument:
-    times: dict[str, Any] = {
-        name: None if at is None else format_iso_ms(int(at.timestamp() * 1000))
-        for name, at in vars(facts).items()
-        if name.endswith("_at")
-    }
-    return SessionDocument(**{**vars(facts), **times}, current=facts.id == current)
+    return SessionDocument.model_validate({**vars(facts), "current": facts.id == current})

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Query
 
 from headrace.api.deps import CurrentCaller, EnvironmentFilterDep, ServicesDep
 from headrace.api.pagination import keep_largest
+from headrace.api.schemas.common import format_time_ms
 from headrace.api.schemas.queue_metrics_v2 import ActionQueue, ActionTask, DetailedQueues, RunningTasks
-from headrace.model.names import QueueRef
 from headrace.model.time import format_iso_ms
 from headrace.queue.flow_depths import TierFlowDepth
 from headrace.queue.registry import STALE_MS, ReportedTask
@@ -81,8 +81,8 @@ def _present_queue(detail: TierFlowDepth) -> ActionQueue:
         flowType=detail.flow_type,
         actionName=detail.task,
         count=detail.waiting,
-        oldestQueuedAt=None if detail.oldest_ms is None else format_iso_ms(int(detail.oldest_ms)),
-        **_present_tenant(detail.ref),
+        oldestQueuedAt=format_time_ms(detail.oldest_ms),
+        **vars(detail.ref.environment),
     )
 
 
@@ -94,9 +94,5 @@ def _present_task(task: ReportedTask, now_ms: int) -> ActionTask:
         startTime=format_iso_ms(task.started_at_ms),
         runningForMs=max(0, now_ms - task.started_at_ms),
         appName=task.worker,
-        **_present_tenant(task.queue),
+        **vars(task.queue.environment),
     )
-
-
-def _present_tenant(ref: QueueRef) -> dict[str, str]:
-    return {"org": ref.org, "project": ref.project, "env": ref.env}

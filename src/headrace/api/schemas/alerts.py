@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, Field
@@ -10,7 +9,6 @@ from pydantic import AwareDatetime, BaseModel, Field
 from headrace.alerts.records import Channel, Incident, Silence
 from headrace.alerts.rules import Rule
 from headrace.api.schemas.common import Name, PrintableText, RequestBody, Time
-from headrace.model.time import format_iso_ms
 
 MetricName = Literal["BACKLOG", "LATENCY", "ERROR_RATE", "OLDEST_AGE", "NO_DATA"]
 OperatorName = Literal["GREATER_THAN", "LESS_THAN"]
@@ -21,6 +19,13 @@ ChannelType = Literal["slack", "email", "webhook", "apprise"]
 WINDOW = "Window in seconds: a multiple of 5 up to two hours, of 60 above."
 COOLDOWN = "Minimum time in seconds between two firings."
 FOR = "Seconds that the condition must hold before the rule fires."
+
+
+class EnvironmentRow(BaseModel):
+    id: str
+    org: str
+    project: str
+    env: str
 
 
 class RuleFields(RequestBody):
@@ -53,11 +58,7 @@ class NewRule(RuleFields):
     metric: MetricName
 
 
-class RuleDocument(BaseModel):
-    id: str
-    org: str
-    project: str
-    env: str
+class RuleDocument(EnvironmentRow):
     name: str
     queue: str | None = Field(description="null: every queue of the environment, each separately.")
     metric: MetricName
@@ -101,11 +102,7 @@ class NewChannel(ChannelFields):
     type: ChannelType
 
 
-class ChannelDocument(BaseModel):
-    id: str
-    org: str
-    project: str
-    env: str
+class ChannelDocument(EnvironmentRow):
     name: str
     type: ChannelType
     target: str = Field(description="Destination without secrets.", examples=["https://hooks.slack.com/***"])
@@ -139,11 +136,7 @@ class NewSilence(RequestBody):
     reason: str = Field("", max_length=500)
 
 
-class SilenceDocument(BaseModel):
-    id: str
-    org: str
-    project: str
-    env: str
+class SilenceDocument(EnvironmentRow):
     rule_id: str | None
     queue: str | None
     reason: str
@@ -208,46 +201,33 @@ class IncidentList(BaseModel):
 
 
 def present_rule(rule: Rule) -> RuleDocument:
-    known = {key: value for key, value in vars(rule).items() if key in RuleDocument.model_fields}
-    return RuleDocument.model_validate({**known, "channels": list(rule.channels), "condition": rule.format_condition()})
+    return RuleDocument.model_validate({**vars(rule), "condition": rule.format_condition()})
 
 
 def present_channel(channel: Channel) -> ChannelDocument:
-    return ChannelDocument.model_validate(_make_channel_fields(channel))
+    return ChannelDocument.model_validate({**vars(channel), "last_sent_at": channel.last_sent})
 
 
 def present_created_channel(channel: Channel, secret: str | None) -> MadeChannel:
-    return MadeChannel.model_validate({**_make_channel_fields(channel), "secret": secret})
-
-
-def _make_channel_fields(channel: Channel) -> dict[str, Any]:
-    known = {key: value for key, value in vars(channel).items() if key in ChannelDocument.model_fields}
-    return {**known, "retry_at": _format_time(channel.retry_at), "last_sent_at": _format_time(channel.last_sent)}
+    return MadeChannel(**present_channel(channel).model_dump(), secret=secret)
 
 
 def present_silence(silence: Silence) -> SilenceDocument:
-    times = {"starts_at": _format_time(silence.starts_at), "ends_at": _format_time(silence.ends_at)}
-    return SilenceDocument.model_validate({**vars(silence), **times})
+    return SilenceDocument.model_validate(vars(silence))
 
 
-def present_incident(incident: Incident) -> dict[str, Any]:
-    return {
-        **{key: value for key, value in vars(incident).items() if key in IncidentDocument.model_fields},
-        **{"rule": incident.rule["name"], "condition": incident.condition, "queue": incident.queue or None},
-        **{"state": incident.state, "fired_at": _format_time(incident.fired_at)},
-        "acknowledged_at": _format_time(incident.acknowledged_at),
-        "resolved_at": _format_time(incident.resolved_at),
-    }
+def present_incident(incident: Incident) -> IncidentDocument:
+    return IncidentDocument.model_validate(_make_incident_fields(incident))
 
 
 def present_incident_detail(
     incident: Incident, transitions: list[dict[str, Any]], deliveries: list[dict[str, Any]]
 ) -> IncidentDetail:
-    shown = [{**each, "at": _format_time(each["at"])} for each in transitions]
-    times = ("created_at", "delivered_at", "given_up_at")
-    sent = [{**each, **{name: _format_time(each[name]) for name in times}} for each in deliveries]
-    return IncidentDetail.model_validate({**present_incident(incident), "transitions": shown, "deliveries": sent})
+    return IncidentDetail.model_validate(
+        {**_make_incident_fields(incident), "transitions": transitions, "deliveries": deliveries}
+    )
 
 
-def _format_time(at: datetime | None) -> str | None:
-    return None if at is None else format_iso_ms(int(at.timestamp() * 1000))
+def _make_incident_fields(incident: Incident) -> dict[str, Any]:
+    computed = {"condition": incident.condition, "state": incident.state}
+    return {**vars(incident), **computed, "rule": incident.rule["name"], "queue": incident.queue or None}

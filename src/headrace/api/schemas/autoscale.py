@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from headrace.api.schemas.common import Time
 from headrace.autoscale.records import StoredDecision, StoredWorkerType
-from headrace.model.time import format_iso_ms
 
 VerbName = Literal["up", "down", "hold"]
 
@@ -65,28 +63,15 @@ class KedaValue(BaseModel):
 
 
 def present_worker_type(known: StoredWorkerType) -> WorkerTypeDocument:
-    fields = WorkerTypeDocument.model_fields
-    worker, scaling = vars(known.worker), vars(known.worker.scaling)
-    shown = {name: value for part in (worker, scaling, vars(known)) for name, value in part.items() if name in fields}
+    worker = known.worker
     return WorkerTypeDocument.model_validate(
-        {
-            **shown,
-            "queues": list(known.worker.queues),
-            "current": known.workers,
-            "decided_at": _format_time(known.decided_at),
-        }
+        {**vars(worker), **vars(worker.scaling), **vars(known), "current": known.workers}
     )
 
 
 def present_decision(decision: StoredDecision) -> DecisionDocument:
-    shown = {key: value for key, value in vars(decision).items() if key in DecisionDocument.model_fields}
-    return DecisionDocument.model_validate({**shown, "decided_at": _format_time(decision.decided_at)})
+    return DecisionDocument.model_validate(vars(decision))
 
 
 def present_keda_value(known: StoredWorkerType) -> KedaValue:
-    at = _format_time(known.decided_at)
-    return KedaValue(value=known.wanted, type=known.name, sentence=known.sentence, decided_at=at)
-
-
-def _format_time(at: datetime) -> str:
-    return format_iso_ms(round(at.timestamp() * 1000))
+    return KedaValue.model_validate({**vars(known), "value": known.wanted, "type": known.name})

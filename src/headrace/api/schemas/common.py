@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from headrace.model.names import MAX_NAME_BYTES, find_name_problem
 from headrace.model.time import format_iso_ms
 
 MAX_ERROR_TEXT = 500
 
-Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+
+def format_time(at: datetime) -> str:
+    return format_iso_ms(int(at.timestamp() * 1000))
+
+
+def _format_if_datetime(value: object) -> object:
+    return format_time(value) if isinstance(value, datetime) else value
+
+
+Time = Annotated[str, BeforeValidator(_format_if_datetime), Field(json_schema_extra={"format": "date-time"})]
+"""ISO 8601 text; models also accept a datetime, and format it."""
 
 
 def _check_name(name: str) -> str:
@@ -49,5 +60,5 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-def format_time_ms(milliseconds: int | None) -> str | None:
-    return None if milliseconds is None else format_iso_ms(milliseconds)
+def format_time_ms(milliseconds: float | None) -> str | None:
+    return None if milliseconds is None else format_iso_ms(int(milliseconds))

@@ -6,18 +6,20 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, model_validator
 
-from headrace.api.schemas.common import RequestBody, Time
-from headrace.model.time import format_iso_ms
+from headrace.api.schemas.common import RequestBody, Time, format_time_ms
 from headrace.queue.state import QueueState
 from headrace.queue.validate import MAX_BURST, MAX_LIMIT
 
 
-class LiveQueue(BaseModel):
-    """Current state of a queue, over both tiers unless stated otherwise."""
-
+class EnvironmentFields(BaseModel):
     org: str = Field(examples=["acme"])
     project: str = Field(examples=["shop"])
     env: str = Field(examples=["prod"])
+
+
+class LiveQueue(EnvironmentFields):
+    """Current state of a queue, over both tiers unless stated otherwise."""
+
     queue: str = Field(examples=["emails"])
     depth: int = Field(description="Waiting jobs that could run now.", examples=[339])
     warm: int = Field(description="Part of `depth` in Valkey.", examples=[200])
@@ -59,7 +61,7 @@ def present_live_queue(state: QueueState, now_ms: int) -> LiveQueue:
         utilization_pct=compute_utilization_pct(state.running, state.limit),
         paused=state.paused,
         closed=state.closed,
-        oldest_at=None if oldest_ms is None else format_iso_ms(oldest_ms),
+        oldest_at=format_time_ms(oldest_ms),
         oldest_age_ms=None if oldest_ms is None else max(0, now_ms - oldest_ms),
         bytes=state.bytes,
         cold_bytes=state.cold_bytes,
@@ -160,10 +162,7 @@ class LimitsChange(RequestBody):
     )
 
 
-class EnvironmentLimits(BaseModel):
-    org: str = Field(examples=["acme"])
-    project: str = Field(examples=["shop"])
-    env: str = Field(examples=["prod"])
+class EnvironmentLimits(EnvironmentFields):
     limit: int | None = Field(examples=[100])
     burst: float | None = Field(examples=[1.5])
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pydantic import BaseModel, Field
 
 from headrace.api.schemas.common import Time, format_time_ms
-from headrace.streams.consumers import Consumer
 from headrace.streams.group_status import MAX_CONSUMERS, GroupReport
 
 OLDEST_PENDING_NOTE = "of the 100 oldest pending entries"
@@ -92,7 +91,7 @@ def present_stream(report: GroupReport, now_ms: int) -> WatchedStream:
             "stream": report.stream,
             "group": report.group,
             "load": None if undelivered is None or pending is None else undelivered + pending,
-            "consumers": None if consumers is None else [present_consumer(each) for each in consumers],
+            "consumers": None if consumers is None else [vars(each) for each in consumers],
             "reason": report.unknown_reason or None,
             "unknown_since": format_time_ms(report.unknown_since_ms),
             "measured_at": format_time_ms(report.measured_at_ms),
@@ -100,7 +99,3 @@ def present_stream(report: GroupReport, now_ms: int) -> WatchedStream:
             "stale": report.is_stale(now_ms),
         }
     )
-
-
-def present_consumer(consumer: Consumer) -> ConsumerDocument:
-    return ConsumerDocument.model_validate(vars(consumer))
