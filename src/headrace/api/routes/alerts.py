@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from pydantic import AwareDatetime
 from headrace.alerts import operator_actions as manual
 from headrace.alerts import records
 from headrace.alerts.channels import make_channel
-from headrace.alerts.records import Channel, Incident, Silence
+from headrace.alerts.records import Incident, Silence
 from headrace.alerts.rules import RULE_FIELDS, InvalidRule, Rule, make_rule
 from headrace.api.access import GLOBAL_SCOPE, AccessLevel, Caller, KeyScope
 from headrace.api.deps import (
@@ -28,6 +28,7 @@ from headrace.api.deps import (
     ServicesDep,
     make_page_limit,
 )
+from headrace.api.environment_filter import EnvironmentFilter
 from headrace.api.pagination import CursorCodec
 from headrace.api.problems import RETRY_AFTER_S, Problem, make_problem_responses
 from headrace.api.raw_path import RawPathRoute
@@ -71,8 +72,6 @@ CONFLICT = make_problem_responses(409)
 
 
 class HasEnvironment(Protocol):
-    """A row that belongs to an environment."""
-
     @property
     def environment(self) -> EnvRef: ...
 
@@ -108,16 +107,35 @@ def _require_visible(
     return found
 
 
+def _find_row(
+    services: Services,
+    find: Callable[[Connection, str], P | None],
+    what: str,
+    row_id: str,
+    caller: Caller,
+    level: AccessLevel = AccessLevel.READ,
+) -> P:
+    """Read a row in a transaction of its own. Raises as `_require_visible` does."""
+    with _transaction(services) as conn:
+        return _require_visible(find(conn, row_id), what, row_id, caller, level)
+
+
+def _list_rows(
+    services: Services, read: Callable[[Connection, Mapping[str, str | None]], list[P]], where: EnvironmentFilter
+) -> list[P]:
+    if where.nothing:
+        return []
+    with _transaction(services) as conn:
+        return read(conn, where.parts)
+
+
 # --- Rules -----------------------------------------------------------------------------------------
 
 
 @router.get("/rules")
 def list_rules(where: EnvironmentFilterDep, services: ServicesDep) -> RuleList:
     """List the rules in the key's scope."""
-    if where.nothing:
-        return RuleList(rules=[])
-    with _transaction(services) as conn:
-        return RuleList(rules=[present_rule(rule) for rule in records.list_rules(conn, where.parts)])
+    return RuleList(rules=[present_rule(rule) for rule in _list_rows(services, records.list_rules, where)])
 
 
 @router.post("/rules", status_code=201, responses=make_problem_responses(409, 413))
@@ -137,8 +155,7 @@ def add_rule(tenant: OperateTenant, services: ServicesDep, auditor: Auditor, giv
 @router.get("/rules/{id}")
 def show_rule(id: Name, caller: CurrentCaller, services: ServicesDep) -> RuleDocument:
     """Get one rule."""
-    with _transaction(services) as conn:
-        return present_rule(_require_visible(records.find_rule(conn, id), "rule", id, caller))
+    return present_rule(_find_row(services, records.find_rule, "rule", id, caller))
 
 
 @router.patch("/rules/{id}", responses=make_problem_responses(409, 413))
@@ -146,8 +163,7 @@ def change_rule(
     id: Name, caller: CurrentCaller, services: ServicesDep, auditor: Auditor, given: RuleChange
 ) -> RuleDocument:
     """Change a rule. Open incidents stay open and are evaluated against the changed rule. Requires level operate."""
-    with _transaction(services) as conn:
-        found = _require_visible(records.find_rule(conn, id), "rule", id, caller, AccessLevel.OPERATE)
+    found = _find_row(services, records.find_rule, "rule", id, caller, AccessLevel.OPERATE)
     fields = given.model_dump(exclude_unset=True)
     with (
         auditor.record("alerts.rule.change", found.environment, found.queue, id=id, change=fields),
@@ -162,8 +178,7 @@ def change_rule(
 @router.delete("/rules/{id}", status_code=204)
 def remove_rule(id: Name, caller: CurrentCaller, services: ServicesDep, auditor: Auditor) -> None:
     """Delete a rule. Its open incidents are resolved at the next evaluation. Requires level operate."""
-    with _transaction(services) as conn:
-        found = _require_visible(records.find_rule(conn, id), "rule", id, caller, AccessLevel.OPERATE)
+    found = _find_row(services, records.find_rule, "rule", id, caller, AccessLevel.OPERATE)
     with auditor.record("alerts.rule.remove", found.environment, found.queue, id=id), _transaction(services) as conn:
         records.remove_rule(conn, id)
 
@@ -189,10 +204,7 @@ def _apply_change(before: Rule, change: dict[str, Any]) -> Rule:
 @router.get("/channels")
 def list_channels(where: EnvironmentFilterDep, services: ServicesDep) -> ChannelList:
     """List the channels in the key's scope, without secrets."""
-    if where.nothing:
-        return ChannelList(channels=[])
-    with _transaction(services) as conn:
-        return ChannelList(channels=[present_channel(each) for each in records.list_channels(conn, where.parts)])
+    return ChannelList(channels=[present_channel(each) for each in _list_rows(services, records.list_channels, where)])
 
 
 @router.post("/channels", status_code=201, responses=make_problem_responses(409, 413))
@@ -215,8 +227,7 @@ def add_channel(
 @router.get("/channels/{id}")
 def show_channel(id: Name, caller: CurrentCaller, services: ServicesDep) -> ChannelDocument:
     """Get one channel, without secrets."""
-    with _transaction(services) as conn:
-        return present_channel(_find_channel(conn, id, caller))
+    return present_channel(_find_row(services, records.find_channel, "channel", id, caller))
 
 
 @router.patch("/channels/{id}", responses=make_problem_responses(409, 413))
@@ -225,8 +236,7 @@ def change_channel(
 ) -> MadeChannel:
     """Change a channel and retry its undelivered messages at once. Requires level admin; a channel with `health`
     requires a key with global scope."""
-    with _transaction(services) as conn:
-        found = _find_channel(conn, id, caller, AccessLevel.ADMIN)
+    found = _find_row(services, records.find_channel, "channel", id, caller, AccessLevel.ADMIN)
     _refuse_health(found.health or bool(given.health), caller)
     fields = given.model_dump(exclude_none=True)
     with (
@@ -244,8 +254,7 @@ def change_channel(
 def remove_channel(id: Name, caller: CurrentCaller, services: ServicesDep, auditor: Auditor) -> None:
     """Delete a channel and its undelivered messages. Requires level admin; a channel with `health` requires a key with
     global scope."""
-    with _transaction(services) as conn:
-        found = _find_channel(conn, id, caller, AccessLevel.ADMIN)
+    found = _find_row(services, records.find_channel, "channel", id, caller, AccessLevel.ADMIN)
     _refuse_health(found.health, caller)
     with (
         auditor.record("alerts.channel.remove", found.environment, id=id, name=found.name),
@@ -257,8 +266,7 @@ def remove_channel(id: Name, caller: CurrentCaller, services: ServicesDep, audit
 @router.post("/channels/{id}/test")
 def try_channel(id: Name, caller: CurrentCaller, services: ServicesDep, auditor: Auditor) -> Tested:
     """Send a test message through the outbox and wait up to 10 s for the result. Requires level operate."""
-    with _transaction(services) as conn:
-        found = _find_channel(conn, id, caller, AccessLevel.OPERATE)
+    found = _find_row(services, records.find_channel, "channel", id, caller, AccessLevel.OPERATE)
     with (
         _test_slot(services, found.environment),
         auditor.record("alerts.channel.test", found.environment, id=id) as entry,
@@ -299,20 +307,13 @@ def _test_slot(services: Services, env: EnvRef) -> Generator[None]:
         services.channel_test_slots.release(env)
 
 
-def _find_channel(conn: Connection, id: str, caller: Caller, level: AccessLevel = AccessLevel.READ) -> Channel:
-    return _require_visible(records.find_channel(conn, id), "channel", id, caller, level)
-
-
 # --- Silences --------------------------------------------------------------------------------------
 
 
 @router.get("/silences")
 def list_silences(where: EnvironmentFilterDep, services: ServicesDep) -> SilenceList:
     """List the silences in the key's scope that have not ended."""
-    if where.nothing:
-        return SilenceList(silences=[])
-    with _transaction(services) as conn:
-        return SilenceList(silences=[present_silence(each) for each in records.list_silences(conn, where.parts)])
+    return SilenceList(silences=[present_silence(each) for each in _list_rows(services, records.list_silences, where)])
 
 
 @router.post("/silences", status_code=201, responses=make_problem_responses(413))
@@ -348,8 +349,7 @@ def add_silence(
 @router.delete("/silences/{id}", status_code=204)
 def end_silence(id: Name, caller: CurrentCaller, services: ServicesDep, auditor: Auditor) -> None:
     """End a silence now. Requires level operate."""
-    with _transaction(services) as conn:
-        found = _require_visible(records.find_silence(conn, id), "silence", id, caller, AccessLevel.OPERATE)
+    found = _find_row(services, records.find_silence, "silence", id, caller, AccessLevel.OPERATE)
     with auditor.record("alerts.silence.end", found.environment, found.queue, id=id), _transaction(services) as conn:
         records.end_silence(conn, id)
 
@@ -384,45 +384,39 @@ def list_incidents(
 def show_incident(id: Name, caller: CurrentCaller, services: ServicesDep) -> IncidentDetail:
     """Get one incident with its state transitions and deliveries."""
     with _transaction(services) as conn:
-        return _load_detail(conn, _find_incident(conn, id, caller))
+        return _load_detail(conn, id, caller)
 
 
 @router.post("/incidents/{id}/acknowledge", responses=CONFLICT)
 def acknowledge_incident(id: Name, caller: CurrentCaller, services: ServicesDep, auditor: Auditor) -> IncidentDetail:
     """Acknowledge an incident. Requires level operate."""
-    with _transaction(services) as conn:
-        found = _find_incident(conn, id, caller, AccessLevel.OPERATE)
+    found = _find_row(services, records.find_incident, "incident", id, caller, AccessLevel.OPERATE)
     with (
         auditor.record("alerts.acknowledge", _get_audit_environment(found), found.queue, id=id),
         _transaction(services) as conn,
     ):
         if not records.acknowledge(conn, id, caller.name):
             raise Problem(409, "The incident is already acknowledged or resolved. Nothing was changed.")
-        return _load_detail(conn, _find_incident(conn, id, caller))
+        return _load_detail(conn, id, caller)
 
 
 @router.post("/incidents/{id}/resolve", responses=CONFLICT)
 def resolve_incident(id: Name, caller: CurrentCaller, services: ServicesDep, auditor: Auditor) -> IncidentDetail:
     """Resolve an incident regardless of current values. If the condition still holds, the rule fires again after its
     cooldown. Requires level operate."""
-    with _transaction(services) as conn:
-        found = _find_incident(conn, id, caller, AccessLevel.OPERATE)
+    found = _find_row(services, records.find_incident, "incident", id, caller, AccessLevel.OPERATE)
     with (
         auditor.record("alerts.resolve", _get_audit_environment(found), found.queue, id=id),
         _transaction(services) as conn,
     ):
         if not manual.resolve_incident(conn, found, caller.name, services.now_ms()):
             raise Problem(409, "The incident is already resolved. Nothing was changed.")
-        return _load_detail(conn, _find_incident(conn, id, caller))
+        return _load_detail(conn, id, caller)
 
 
-def _find_incident(conn: Connection, id: str, caller: Caller, level: AccessLevel = AccessLevel.READ) -> Incident:
-    return _require_visible(records.find_incident(conn, id), "incident", id, caller, level)
-
-
-def _load_detail(conn: Connection, incident: Incident) -> IncidentDetail:
-    transitions, deliveries = (read(conn, incident.id) for read in (records.list_transitions, records.list_deliveries))
-    return present_incident_detail(incident, transitions, deliveries)
+def _load_detail(conn: Connection, id: str, caller: Caller) -> IncidentDetail:
+    incident = _require_visible(records.find_incident(conn, id), "incident", id, caller)
+    return present_incident_detail(incident, records.list_transitions(conn, id), records.list_deliveries(conn, id))
 
 
 def _get_audit_environment(incident: Incident) -> EnvRef | KeyScope:
