@@ -127,11 +127,11 @@ def test_one_reader_serves_all_listeners_and_ends_with_the_last(server: StreamSe
         server.news(keys[1], env="test") as elsewhere,
     ):
         assert [next(told)["event"] for told in (first, second, third, elsewhere)] == ["snapshot"] * 4
-        assert (server.hub.subscriber_count, server.hub.feed_count) == (4, 2)
+        assert (server.hub.subscriber_count, len(server.hub.feeds)) == (4, 2)
         queue.enqueue(REF, NewJob("t"))
         for told in (first, second, third):
             assert next(told)["data"]["queues"][0]["depth"] == 2
-    wait_until(lambda: (server.hub.subscriber_count, server.hub.feed_count) == (0, 0), "everybody is forgotten")
+    wait_until(lambda: (server.hub.subscriber_count, len(server.hub.feeds)) == (0, 0), "everybody is forgotten")
 
 
 def test_streams_are_bounded_per_key_and_in_all(server: StreamServer) -> None:
@@ -199,4 +199,4 @@ def test_clients_that_go_without_a_word_hold_no_place(server: StreamServer) -> N
         with socket.create_connection(server.address) as line:
             line.sendall(f"GET /api/v1/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
         wait_until(lambda: server.hub.subscriber_count == 0, "the place is given back")
-    wait_until(lambda: (server.hub.subscriber_count, server.hub.feed_count) == (0, 0), "nobody reads for nobody")
+    wait_until(lambda: (server.hub.subscriber_count, len(server.hub.feeds)) == (0, 0), "nobody reads for nobody")

@@ -91,15 +91,11 @@ class FeedHub:
         self._most = most
         self._most_per_key = most_per_key
         self._per_key: Counter[str] = Counter()
-        self._feeds: dict[Hashable, tuple[LiveFeed, asyncio.Task[None]]] = {}
+        self.feeds: dict[Hashable, tuple[LiveFeed, asyncio.Task[None]]] = {}
 
     @property
     def subscriber_count(self) -> int:
         return self._per_key.total()
-
-    @property
-    def feed_count(self) -> int:
-        return len(self._feeds)
 
     @asynccontextmanager
     async def subscribe(self, scope: Hashable, key_id: str, read: ReadStates) -> AsyncGenerator[LiveFeed]:
@@ -118,25 +114,25 @@ class FeedHub:
                 del self._per_key[key_id]
 
     def _check_limits(self, key_id: str) -> None:
-        reason = None
         if self._per_key[key_id] >= self._most_per_key:
             reason = f"This key already has {self._most_per_key} event streams open, the maximum (api.streams_per_key)."
         elif self.subscriber_count >= self._most:
             reason = f"This process already serves {self._most} event streams, the maximum (api.streams)."
-        if reason is not None:
-            detail = f"{reason} Close one, poll GET /api/v1/queues, or retry in {RETRY_AFTER_S} s."
-            raise Problem(429, detail, {"Retry-After": str(RETRY_AFTER_S)})
+        else:
+            return
+        detail = f"{reason} Close one, poll GET /api/v1/queues, or retry in {RETRY_AFTER_S} s."
+        raise Problem(429, detail, {"Retry-After": str(RETRY_AFTER_S)})
 
     def _get_feed(self, scope: Hashable, read: ReadStates) -> LiveFeed:
-        known = self._feeds.get(scope)
+        known = self.feeds.get(scope)
         if known is None or known[1].done():
             feed = LiveFeed(read)
             known = feed, asyncio.create_task(feed.run_forever(), name=f"feed of {scope}")
-            self._feeds[scope] = known
+            self.feeds[scope] = known
         return known[0]
 
     def _remove_feed(self, scope: Hashable, feed: LiveFeed) -> None:
-        known = self._feeds.get(scope)
+        known = self.feeds.get(scope)
         if feed.listeners == 0 and known is not None and known[0] is feed:
             known[1].cancel()
-            del self._feeds[scope]
+            del self.feeds[scope]

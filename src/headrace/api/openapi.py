@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
@@ -23,7 +22,7 @@ def install(app: FastAPI) -> None:
 
 
 def _correct_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    for operation in _list_operations(schema):
+    for operation in [operation for path in schema.get("paths", {}).values() for operation in path.values()]:
         operation["responses"].pop("422", None)  # invalid requests get a 400
         for status, response in operation["responses"].items():
             if int(status) >= 400:
@@ -31,8 +30,3 @@ def _correct_schema(schema: dict[str, Any]) -> dict[str, Any]:
     for name in FASTAPI_ERROR_SCHEMAS:
         schema.get("components", {}).get("schemas", {}).pop(name, None)
     return schema
-
-
-def _list_operations(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for path in schema.get("paths", {}).values():
-        yield from path.values()

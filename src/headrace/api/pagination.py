@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from headrace.api.problems import Problem
@@ -35,10 +34,14 @@ class CursorCodec(Generic[P]):
         try:
             whole = text.encode() + b"=" * (-len(text) % 4)
             list_name, place = self._adapter.validate_json(base64.b64decode(whole, altchars=b"-_", validate=True))
-        except (ValidationError, binascii.Error, ValueError) as error:
-            raise _invalid_cursor() from error
+        except ValueError:  # also the errors of base64 and pydantic
+            list_name = place = None
         if list_name != what:
-            raise _invalid_cursor()
+            raise Problem(
+                400,
+                "cursor: not valid for this list or sort order. Pass `next` of the previous page unchanged, with the "
+                "same parameters, or omit it to start over.",
+            )
         return place
 
 
@@ -56,11 +59,3 @@ def keep_largest(items: Sequence[T], size: Callable[[T], int], most: int) -> lis
     """Return the `most` items of the largest size, in their original order."""
     chosen = sorted(range(len(items)), key=lambda number: -size(items[number]))[:most]
     return [items[number] for number in sorted(chosen)]
-
-
-def _invalid_cursor() -> Problem:
-    return Problem(
-        400,
-        "cursor: not valid for this list or sort order. Pass `next` of the previous page unchanged, with the same "
-        "parameters, or omit it to start over.",
-    )

@@ -112,7 +112,9 @@ def install(app: FastAPI) -> None:
     app.exception_handler(HeadraceError)(_handle_headrace_error)
 
 
-def make_problem_response(status: int, detail: str, headers: dict[str, str] | None = None, **more: Any) -> JSONResponse:
+def make_problem_response(
+    status: int, detail: str, headers: dict[str, str] | None = None, **more: str | int
+) -> JSONResponse:
     title = HTTPStatus(status).phrase
     body = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
     return JSONResponse(body, status, headers, media_type=MEDIA_TYPE)

@@ -51,8 +51,7 @@ class Readiness:
 
     def _get_run(self) -> Future[Mapping[str, ProbeResult]]:
         with self._lock:
-            is_over = self._run is None or self._run.done()
-            if self._run is None or (is_over and time.monotonic() - self._finished_at >= CACHE_S):
+            if self._run is None or (self._run.done() and time.monotonic() - self._finished_at >= CACHE_S):
                 self._run = self._threads.submit(self._run_probes)
             return self._run
 

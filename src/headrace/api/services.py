@@ -88,27 +88,28 @@ class Services:
     used_key_ids: set[str] = field(init=False, default_factory=set[str])  # since their last-used times were stored
     used_session_ids: set[str] = field(init=False, default_factory=set[str])  # likewise
     request_limits: RequestRateLimiter = field(init=False)  # per key
-    failed_key_limits: RequestRateLimiter = field(init=False)  # per address: invalid keys, cookies and sign-in links
+    failed_key_limits: RequestRateLimiter = field(  # per address: invalid keys, cookies and sign-in links
+        init=False, default_factory=lambda: RequestRateLimiter(FAILURES_PER_S, FAILURES_BURST)
+    )
     channel_policy: ChannelPolicy = field(init=False)
-    channel_test_slots: TenantSlots = field(init=False)
+    channel_test_slots: TenantSlots = field(init=False, default_factory=lambda: TenantSlots(CHANNEL_TEST_SLOTS))
     feed_hub: FeedHub = field(init=False)
-    flow_depths_cache: TtlCache[FlowDepths] = field(init=False)
-    workers_cache: TtlCache[LiveWorkers] = field(init=False)
+    flow_depths_cache: TtlCache[FlowDepths] = field(
+        init=False, default_factory=lambda: TtlCache[FlowDepths](FLOW_DEPTHS_CACHE_S)
+    )
+    workers_cache: TtlCache[LiveWorkers] = field(
+        init=False, default_factory=lambda: TtlCache[LiveWorkers](WORKERS_CACHE_S)
+    )
     _shards: int | None = field(init=False, default=None)
     _clickhouse: Client | None = field(init=False, default=None)
     _opened: ExitStack = field(init=False, default_factory=ExitStack)
 
     def __post_init__(self) -> None:
         self.request_limits = RequestRateLimiter(self.settings.rate, self.settings.burst)
-        self.failed_key_limits = RequestRateLimiter(FAILURES_PER_S, FAILURES_BURST)
         self.channel_policy = ChannelPolicy.from_settings(self.alerts)
-        self.channel_test_slots = TenantSlots(CHANNEL_TEST_SLOTS)
         self.feed_hub = FeedHub(self.settings.streams, self.settings.streams_per_key)
-        self.flow_depths_cache = TtlCache(FLOW_DEPTHS_CACHE_S)
-        self.workers_cache = TtlCache(WORKERS_CACHE_S)
 
     def close(self) -> None:
-        """Close what was opened."""
         self._opened.close()
 
     def now_ms(self) -> int:
@@ -198,7 +199,7 @@ class Services:
         """
         if where.nothing:
             return FlowDepths([], [], self.now_ms())
-        reached = EnvironmentFilter(scope.org, scope.project, scope.env)
+        reached = EnvironmentFilter(**vars(scope))
         return self.flow_depths_cache.get(reached, lambda: self._read_all_flow_depths(reached)).filter(where)
 
     def _read_all_flow_depths(self, where: EnvironmentFilter) -> FlowDepths:

@@ -105,8 +105,9 @@ def redrive_dead_jobs(
         until_ms = until_ms or _read_now_ms(services, ref)
         redriven = services.tiers.redrive(ref, _limit_to_buried_before(until_ms, which), given.limit)
         entry.note(redriven=redriven)
-    more = redriven == given.limit
-    return Redriven(redriven=redriven, next=STARTED_CURSOR.encode("redrive", until_ms) if more else None)
+    return Redriven(
+        redriven=redriven, next=STARTED_CURSOR.encode("redrive", until_ms) if redriven == given.limit else None
+    )
 
 
 @router.delete("/{queue}/dead")
@@ -143,8 +144,7 @@ def remove_dead_jobs(
         until_ms = until_ms or _read_now_ms(services, ref)
         removed = services.tiers.remove_dead(ref, _limit_to_buried_before(until_ms, which), limit)
         entry.note(removed=removed)
-    more = removed == limit
-    return Removed(removed=removed, next=STARTED_CURSOR.encode("remove", until_ms) if more else None)
+    return Removed(removed=removed, next=STARTED_CURSOR.encode("remove", until_ms) if removed == limit else None)
 
 
 def _read_now_ms(services: Services, ref: QueueRef) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -14,7 +13,6 @@ from headrace.api.auth import CHALLENGE
 from headrace.api.deps import OptionalCaller, ServicesDep
 from headrace.api.metrics import ApiMetrics
 from headrace.api.problems import RETRY_AFTER_S, Problem
-from headrace.api.readiness import ProbeResult
 from headrace.runtime.access import is_direct_loopback
 from headrace.settings import ApiSettings
 
@@ -41,7 +39,10 @@ async def readyz(services: ServicesDep, caller: OptionalCaller) -> JSONResponse:
     ready = all(result.up for result in results.values())
     body: dict[str, Any] = {"status": "ready" if ready else "not ready"}
     if caller is not None:
-        body["servers"] = _present_probes(results)
+        body["servers"] = {
+            name: {"status": "up" if result.up else "down", "latency_ms": result.latency_ms}
+            for name, result in results.items()
+        }
     return JSONResponse(body, 200 if ready else 503, None if ready else {"Retry-After": str(RETRY_AFTER_S)})
 
 
@@ -89,10 +90,3 @@ def _is_direct(request: Request) -> bool:
     the reported address is a loopback address."""
     peer = request.client.host if request.client else None
     return is_direct_loopback(peer, request.headers.getlist("host"), request.headers.keys())
-
-
-def _present_probes(results: Mapping[str, ProbeResult]) -> dict[str, Any]:
-    return {
-        name: {"status": "up" if result.up else "down", "latency_ms": result.latency_ms}
-        for name, result in results.items()
-    }

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from headrace.api.access import format_environment
 from headrace.api.deps import Auditor, OperateTenant, ReadTenant, ServicesDep
-from headrace.api.problems import RETRY_AFTER_S, make_problem_response, make_problem_responses
+from headrace.api.problems import MEDIA_TYPE, RETRY_AFTER_S, make_problem_responses
 from headrace.api.raw_path import RawPathRoute
 from headrace.api.routes.live import make_queue_ref
 from headrace.api.schemas.jobs import Cancelled, Enqueued, EnqueuedJob, Job, JobsToEnqueue, OneOrMany, present_job
@@ -75,7 +75,8 @@ def _make_partial_failure(jobs: Sequence[NewJob], accepted: Sequence[bool]) -> J
         "in `jobs`; a job that already exists is not added twice."
     )
     listed = [each.model_dump() for each in _make_enqueued_jobs(jobs, accepted)]
-    return make_problem_response(503, detail, {"Retry-After": str(RETRY_AFTER_S)}, jobs=listed)
+    body = {"type": "about:blank", "title": "Service Unavailable", "status": 503, "detail": detail, "jobs": listed}
+    return JSONResponse(body, 503, {"Retry-After": str(RETRY_AFTER_S)}, MEDIA_TYPE)
 
 
 def _make_unknown_job(env: EnvRef, job_id: str) -> UnknownJob:

@@ -43,8 +43,9 @@ class EventStream(StreamingResponse):
     """Response that is subscribed to a feed from before its first byte until the client disconnects."""
 
     def __init__(self, services: Services, where: EnvironmentFilter, caller: Caller) -> None:
-        # The media type is not a class attribute, because OpenAPI would use it for this route's errors too.
-        super().__init__(_iterate_nothing(), headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
+        # The body is set when the stream is subscribed. The media type is not a class attribute, because OpenAPI would
+        # use it for this route's errors too.
+        super().__init__((), headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
         self._services = services
         self._where = where
         self._by = caller
@@ -129,9 +130,3 @@ def format_event(name: str, body: dict[str, Any], number: int | None = None) -> 
     """Format a server-sent event. The JSON is a single line, because a line break ends the data."""
     head = "" if number is None else f"id: {number}\n"
     return f"{head}event: {name}\ndata: {json.dumps(body)}\n\n".encode()
-
-
-async def _iterate_nothing() -> AsyncGenerator[bytes]:
-    """Return an empty body, replaced when the stream is subscribed."""
-    for chunk in ():
-        yield chunk

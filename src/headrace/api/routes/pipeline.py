@@ -12,8 +12,8 @@ from fastapi.concurrency import run_in_threadpool
 from headrace.api.access import KeyScope
 from headrace.api.deps import CurrentCaller, ServicesDep
 from headrace.api.history_queries import run_history_query
-from headrace.api.schemas.common import format_time_ms
-from headrace.api.schemas.pipeline import Batch, GapDocument, LastHour, Pipeline, ServerEventDocument
+from headrace.api.schemas.common import format_time, format_time_ms
+from headrace.api.schemas.pipeline import Batch, GapDocument, LastHour, LossDocument, Pipeline, ServerEventDocument
 from headrace.api.services import Services
 from headrace.cold.status import RECENT_PERIOD, ServerEvent, query_server_events
 from headrace.errors import HeadraceError
@@ -76,12 +76,12 @@ def _read_events(services: Services, scope: KeyScope) -> list[ServerEventDocumen
 
 def _present_event(event: ServerEvent, scope: KeyScope) -> ServerEventDocument:
     """Build the document of an event. The description counts queues of all tenants, so it requires global scope."""
-    return ServerEventDocument.model_validate(
-        {
-            **vars(event),
-            "description": event.description if scope.is_global else None,
-            "losses": [{**vars(loss.ref), "missing": loss.missing} for loss in event.losses],
-        }
+    known = {name: getattr(event, name) for name in ("id", "server", "shard", "kind", "missing", "queues")}
+    return ServerEventDocument(
+        **known,
+        noticed_at=format_time(event.noticed_at),
+        description=event.description if scope.is_global else None,
+        losses=[LossDocument(**vars(loss.ref), missing=loss.missing) for loss in event.losses],
     )
 
 

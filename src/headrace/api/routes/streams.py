@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -12,7 +13,6 @@ from headrace.api.problems import Problem
 from headrace.api.raw_path import RawPathRoute
 from headrace.api.routes.live import make_queue_ref
 from headrace.api.schemas.streams import WatchedStream, WatchedStreamList, present_stream
-from headrace.model.names import QueueRef
 from headrace.model.time import format_iso_ms
 from headrace.streams.group_status import list_reported_groups, read_reports
 from headrace.streams.watcher import make_watched_group
@@ -39,11 +39,11 @@ def list_streams(
     now_ms = read_server_time_ms(services.valkey)
     refs = [] if where.nothing else list_reported_groups(services.valkey, services.shards, where.covers, where.prefix)
     matching = [ref for ref in refs if name in ref.queue]
-    page, more = paginate(matching, _make_sort_key, after, limit)
+    page, more = paginate(matching, astuple, after, limit)
     return WatchedStreamList(
         streams=[present_stream(report, now_ms) for report in read_reports(services.valkey, services.shards, page)],
         total=len(matching),
-        next=CURSOR.encode("streams", _make_sort_key(page[-1])) if more else None,
+        next=CURSOR.encode("streams", astuple(page[-1])) if more else None,
         timestamp=format_iso_ms(now_ms),
     )
 
@@ -64,7 +64,3 @@ def show_stream(stream: str, group: str, tenant: ReadTenant, services: ServicesD
             "Start a watcher with `headrace streams watch`.",
         )
     return present_stream(reports[0], read_server_time_ms(services.valkey))
-
-
-def _make_sort_key(ref: QueueRef) -> tuple[str, str, str, str]:
-    return ref.org, ref.project, ref.env, ref.queue
