@@ -75,8 +75,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float,
             f"{host} responded with redirect {status}; redirects are not followed. Configure the final address."
         )
     if not 200 <= status < 300:
-        is_permanent = 400 <= status < 500 and status not in TEMPORARY
-        kind = DeliveryRejected if is_permanent else DeliveryFailed
+        kind = DeliveryRejected if 400 <= status < 500 and status not in TEMPORARY else DeliveryFailed
         raise kind(f"{host} responded with status {status}: {response_text[:200]!r}")
 
 
