@@ -430,7 +430,7 @@ class Mover:
         sweep does not delay them."""
         if time.monotonic() < self._next_request_check_at:
             return
-        for shard in list(self._tokens):
+        for shard in self._tokens:
             requests: Any = self._tiers.valkey.zpopmin(keys.refill_requests(shard), REQUEST_PAGE)
             for ref in _parse_refs(part for part, _ in requests):
                 self.refill_queue(ref)
