@@ -178,6 +178,28 @@ def test_a_lease_that_ended_in_a_pause_is_noticed(
         lease.ensure_held()
 
 
+@pytest.mark.usefixtures("long_leases")
+def test_a_pipeline_that_was_replaced_does_not_continue_when_the_lease_is_free_again(
+    valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another pipeline read the streams, and ended, while this one was paused."""
+    paused, other = PipelineLease(valkey, "one"), PipelineLease(valkey, "other")
+    assert paused.acquire()
+    paused.record_reader()
+    assert paused.acquire()  # its own record does not stop it
+    valkey.delete(LEASE_KEY)  # as expiry does
+    assert other.acquire()
+    other.record_reader()
+    other.release()
+    now = boot_clock_s()
+    monkeypatch.setattr("headrace.runtime.lease.boot_clock_s", lambda: now + 3600.0)
+    with pytest.raises(PipelineFenced):
+        paused.ensure_held()
+    assert not paused.acquire()
+    assert not valkey.exists(LEASE_KEY)  # others do not wait for its expiry
+    assert PipelineLease(valkey, "one").acquire()  # a new process, which finds out where to begin
+
+
 # Beside the query ------------------------------------------------------------------------------------
 
 

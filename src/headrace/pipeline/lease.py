@@ -3,7 +3,8 @@
 Two pipelines with their own spools that read the same streams would count everything twice. The pipeline that holds the
 key reads; the key expires when its holder dies. A holder is identified by its folder, whose spool only one process can
 have open, so a restarted pipeline continues at once instead of waiting for its own lease to expire. The last reader is
-recorded permanently: a pipeline that was replaced must not continue from its old position.
+recorded permanently: a pipeline that was replaced must not continue from its old position, even if the lease is free
+again.
 """
 
 from __future__ import annotations
@@ -44,6 +45,18 @@ class PipelineLease(ValkeyLease):
 
     def __init__(self, client: Valkey, owner: str) -> None:
         super().__init__(client, LEASE_KEY, LEASE_S, owner)
+        self._is_recorded = False
+
+    def acquire(self) -> bool:
+        """Acquire or renew the lease. Return False also if another pipeline has read the streams since `record_reader`:
+        it had the lease while this process was paused. Raises QueueUnavailable."""
+        if not super().acquire():
+            return False
+        if self._is_recorded and self.find_other_reader() is not None:
+            self.release()
+            self.mark_lost()
+            return False
+        return True
 
     def wait(self, stop: threading.Event) -> bool:
         """Wait until this pipeline holds the lease. Return False if stopped before."""
@@ -63,4 +76,6 @@ class PipelineLease(ValkeyLease):
         return None if last is None or last.decode() == self.holder else last.decode()
 
     def record_reader(self) -> None:
+        """Record this pipeline as the one that reads the streams from now on."""
         run(self._client, ScriptCall(script("record_holder"), [LAST_READER_KEY], [self.holder], bool))
+        self._is_recorded = True
