@@ -315,12 +315,15 @@ def test_pauses_between_queries_double() -> None:
 
 def test_metrics_for_prometheus(spool: Spool) -> None:
     monitor = PipelineMonitor()
-    monitor.record_batch(Sink(spool, {0: ShardMark(START, 0)}).take(numbered(4, 5)).batch)
-    monitor.record_lag({"0": 7})
-    monitor.record_phases({"addBatch": 1500})
 
     def value(name: str, **labels: str) -> float | None:
         return monitor.registry.get_sample_value(f"headrace_pipeline_{name}", labels)
+
+    assert value("watermark_timestamp_seconds") is None  # unknown is not zero
+    assert value("last_batch_timestamp_seconds") is None
+    monitor.record_batch(Sink(spool, {0: ShardMark(START, 0)}).take(numbered(4, 5)).batch)
+    monitor.record_lag({"0": 7})
+    monitor.record_phases({"addBatch": 1500})
 
     assert (value("events_total"), value("lost_events_total"), value("batches_total")) == (2, 3, 1)
     assert (value("lag_events", shard="0"), value("phase_seconds", phase="addBatch")) == (7, 1.5)

@@ -10,6 +10,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from headrace.runtime.loop import single_value_family
 from headrace.runtime.metrics import DurationHistogram, MetricDeclaration, MetricFamilies, MetricValues
 from headrace.runtime.prometheus import build_registry
 from headrace.spool.health import UNHEALTHY_AFTER
@@ -35,12 +36,14 @@ LAG = MetricDeclaration(
     "headrace_pipeline_lag_events", "gauge", "Events in the stream that are not yet in the spool.", ("shard",)
 )
 WATERMARK = MetricDeclaration(
-    "headrace_pipeline_watermark_timestamp_seconds", "gauge", "Unix time up to which every shard was read."
+    "headrace_pipeline_watermark_timestamp_seconds",
+    "gauge",
+    "Unix time up to which every shard was read; absent before the first batch.",
 )
 LAST_BATCH = MetricDeclaration(
     "headrace_pipeline_last_batch_timestamp_seconds",
     "gauge",
-    "Unix time at which the newest batch was stored in the spool.",
+    "Unix time at which the newest batch was stored in the spool; absent before the first.",
 )
 SECONDS = MetricDeclaration(
     "headrace_pipeline_batch_seconds", "histogram", "Time from the start of a micro-batch until it was in the spool."
@@ -96,8 +99,8 @@ class PipelineMonitor:
         yield self._failures.read()
         yield HEALTHY, {(): now.healthy}
         yield LAG, {(shard,): lag for shard, lag in now.lag_events.items()}
-        yield WATERMARK, {(): (now.watermark_ms or 0) / 1000}
-        yield LAST_BATCH, {(): now.last_batch_at or 0.0}
+        yield single_value_family(WATERMARK, None if now.watermark_ms is None else now.watermark_ms / 1000)
+        yield single_value_family(LAST_BATCH, now.last_batch_at)
         yield SECONDS, {(): self._seconds}
         yield self._phases.read()
 
