@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Sequence
 from contextlib import closing
@@ -114,7 +114,7 @@ class SegmentStore:
         elapsed = time.perf_counter() - began
         self._fsync_seconds += elapsed
         self._fsync_max_seconds = max(self._fsync_max_seconds, elapsed)
-        self._fsync_buckets[bisect_right(FSYNC_BOUNDS_S, elapsed)] += 1
+        self._fsync_buckets[bisect_left(FSYNC_BOUNDS_S, elapsed)] += 1
 
     def rescan(self, segment: Segment) -> list[UnreadableRange]:
         """Read a segment back through a new handle after a failed fsync. Return its unreadable ranges."""
