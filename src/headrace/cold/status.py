@@ -95,7 +95,7 @@ def query_server_events(
 ) -> list[ServerEvent]:
     """Return the latest events, newest first.
 
-    `within_s` limits their age, `most_losses` the queues listed per event. `tenant` has the keys org, project and env,
+    `within_s` limits their age, `max_losses` the queues listed per event. `tenant` has the keys org, project and env,
     None matching every name: losses of other tenants are neither listed nor counted.
     """
     values = {"most": limit, "within_s": within_s, "most_losses": max_losses, **tenant}
