@@ -42,6 +42,7 @@ def status(invocation: Invocation, as_json: bool) -> None:
 
 
 def _set_and_print(invocation: Invocation, wanted: bool | None, as_json: bool) -> None:
+    """Turn metric events on or off for every shard, then print their status. `wanted` None: only print."""
     with connect_checked(invocation.settings) as (valkey, shards):
         if wanted is not None:
             switch_metrics(valkey, shards, wanted)

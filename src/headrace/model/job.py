@@ -1,4 +1,5 @@
-"""A job before it is accepted, as an operator sees it, and while it is leased."""
+"""The three views of a job: `NewJob` (to be enqueued), `JobInfo` (its current state) and `LeasedJob` (delivered to a
+worker). All times are those of the Valkey server, in milliseconds."""
 
 from __future__ import annotations
 
@@ -27,21 +28,21 @@ class NewJob:
     task: str  # name of the function that runs it
     payload: bytes = b""
     id: str = field(default_factory=make_job_id)  # a second job with the same id is not accepted
-    delay_ms: int = 0  # time until it is due, by the server's clock
+    delay_ms: int = 0  # time from enqueueing until the job may run
     priority: int = 0  # higher runs sooner, within its queue
-    ttl_ms: int | None = None  # expires if no worker has started it by then; None: never
-    max_attempts: int = 5  # a failure of the last one buries the job
-    flow: str = ""  # label for grouping; shown and counted separately, otherwise without effect
-    flow_type: str = ""
+    ttl_ms: int | None = None  # from enqueueing: after it, a job that waits (also for a retry) expires; None: never
+    max_attempts: int = 5  # deliveries to a worker; if the last one fails, the job is buried
+    flow: str = ""  # label that groups jobs: waiting jobs are shown per flow; no effect on scheduling
+    flow_type: str = ""  # label that groups flows
 
 
 class JobState(StrEnum):
-    COLD = "cold"  # waits in PostgreSQL until Valkey has room
-    SCHEDULED = "scheduled"
-    READY = "ready"
-    RUNNING = "running"
-    DEAD = "dead"
-    DONE = "done"  # finished; kept for queue.keep_done
+    COLD = "cold"  # in PostgreSQL, ready or scheduled; moved to Valkey when there is room
+    SCHEDULED = "scheduled"  # in Valkey, not due yet: delayed, or waiting for a retry
+    READY = "ready"  # in Valkey, waiting for a worker
+    RUNNING = "running"  # leased by a worker
+    DEAD = "dead"  # buried; kept until it is redriven or removed
+    DONE = "done"  # finished; only its id is kept, for queue.keep_done
 
 
 @dataclass(frozen=True)
@@ -57,24 +58,25 @@ class JobInfo:
     flow: str = ""
     flow_type: str = ""
     priority: int = 0
-    attempts: int = 0
+    attempts: int = 0  # deliveries so far, including the current one
     max_attempts: int = 0
     enqueued_at_ms: int | None = None
-    due_at_ms: int | None = None
-    expires_at_ms: int | None = None
-    error: str | None = None  # of the last failure, with its traceback
+    due_at_ms: int | None = None  # since or from when the job may run; after a failure, that of its retry
+    expires_at_ms: int | None = None  # None: never
+    error: str | None = None  # message of the last failure, with its traceback; None: no failure
 
 
 @dataclass(frozen=True)
 class LeasedJob:
-    """A job leased by one worker until it acks, nacks, or loses the lease."""
+    """A job delivered to one worker, which holds its lease until it acks, nacks, buries or requeues the job, or until
+    the lease ends."""
 
     queue: QueueRef
     id: str
     task: str
     payload: bytes
-    attempt: int  # 1 on the first try
+    attempt: int  # number of this delivery; 1 on the first
     max_attempts: int
     lease: str  # token of this delivery, unique even after a failover; a result with another token is refused
-    enqueued_at_ms: int  # server time
-    waited_ms: int  # time from eligible to dequeued
+    enqueued_at_ms: int
+    waited_ms: int  # from when the job could run (enqueued, due, or due for its retry) to this delivery
