@@ -1,5 +1,6 @@
-"""Typed stubs of the Lua scripts for streams: one method per verb. Each returns a `ScriptCall`, which the client
-runs."""
+"""Typed stubs of the Lua scripts for streams: `GroupStubs` has one method per script that workers and watchers of a
+group run, and `publish` adds entries. A stub only builds a `ScriptCall`, with its arguments and the parser of its
+reply; the client runs it. The scripts `depth`, `emit_events` and `save_report` are called where they are used."""
 
 from __future__ import annotations
 
@@ -20,10 +21,12 @@ SCRIPTS = (
     *("depth", "snapshot", "emit_events", "save_report"),
 )
 CONSUMER_PREFIX = "headrace:"
+"""Start of the names of Headrace's own consumers."""
 RETRY_CONSUMER = "headrace:waiting"
 """Consumer that owns entries waiting for a retry (see lua/group.lua)."""
 
 FIRST_ID = "0-0"
+"""The id before every entry: the start of a scan, and the cursor of a finished one."""
 
 
 @cache
@@ -38,48 +41,53 @@ class LeasedEntry:
     id: str
     fields: dict[bytes, bytes]
     delivery: int  # 1 on the first attempt
-    waited_ms: int
+    waited_ms: int  # since the entry was added, or since its retry was due; 0 if the id is not a time
 
 
 @dataclass(frozen=True)
 class DequeuedEntries:
+    """Result of `GroupStubs.dequeue`."""
+
     entries: Sequence[LeasedEntry]
-    deleted: int  # entries that were deleted from the stream while they waited for a retry
+    deleted: int  # retries that were due, but whose entries had been deleted from the stream
 
 
 @dataclass(frozen=True)
 class ReclaimResult:
-    cursor: str  # for the next call; FIRST_ID: all entries are done
-    returned: int
-    deleted: int  # pending entries that were deleted from the stream
+    """Result of `GroupStubs.reclaim`."""
+
+    cursor: str  # for the next call; FIRST_ID: all pending entries were examined
+    returned: int  # entries that may now be retried
+    deleted: int  # pending entries that had been deleted from the stream
 
 
 @dataclass(frozen=True)
 class GroupSnapshot:
-    """Totals and gauges of a group at one instant."""
+    """Gauges and totals of a group at one instant. Ids are empty if there is no such entry."""
 
     now_us: int  # server time; different for every snapshot
-    undelivered: int | None
-    pending: int
-    first_undelivered: str
-    waiting: int  # part of `pending` that waits for a retry
-    due: int  # part of `waiting` whose retry is due
-    due_since_ms: int | None
-    entries_added: int
-    entries_read: int | None
-    counted: bool  # Headrace's workers have served this group
-    counts: Sequence[int]  # totals counted by these workers, in the order of the verbs
-    samples: Sequence[tuple[str, str, str]]  # (id, `waits` or `runs`, milliseconds separated by commas)
-    first_pending: str = ""
-    longest_idle_ms: int | None = None  # longest idle time of the 100 oldest pending entries
+    undelivered: int | None  # entries not yet delivered to any consumer of the group; None: unknown
+    pending: int  # entries delivered but not acknowledged, including those that wait for a retry
+    first_undelivered: str  # id of the first undelivered entry
+    waiting: int  # part of `pending` that is assigned to RETRY_CONSUMER until it is delivered again
+    due: int  # part of `waiting` that may be delivered again now
+    due_since_ms: int | None  # since when the first of the `due` entries is due; None: there are none
+    entries_added: int  # entries ever added to the stream
+    entries_read: int | None  # entries ever delivered to the group, as the server counts them; None: unknown
+    counted: bool  # workers of Headrace have served this group, so `counts` is meaningful
+    counts: Sequence[int]  # totals of operations by these workers, in the order of model.event.COUNT_COLUMN
+    samples: Sequence[tuple[str, str, str]]  # (id of the sample, `waits` or `runs`, milliseconds separated by commas)
+    first_pending: str = ""  # id of the first pending entry
+    longest_idle_ms: int | None = None  # longest idle time of the 100 oldest pending entries; None: there are none
 
 
 @dataclass(frozen=True)
 class GroupStubs:
-    """Script calls of one consumer of a group."""
+    """Builds the script calls of one consumer of a group. No method contacts the server: "return" in their docstrings
+    is what the call returns when it is run."""
 
     keys: GroupKeys
-    consumer: str = ""
+    consumer: str = ""  # empty: for calls that are not made by a worker
 
     def dequeue(self, n: int) -> ScriptCall[DequeuedEntries]:
         """Lease up to n entries: due retries first, then new ones."""
@@ -107,23 +115,26 @@ class GroupStubs:
         return self._report("requeue", ((each.id, each.delivery) for each in entries))
 
     def reclaim(self, idle_ms: int, cursor: str, at_most: int) -> ScriptCall[ReclaimResult]:
-        """Make up to `at_most` pending entries that were idle for `idle_ms` available for a retry."""
+        """Make entries that have been pending and idle for `idle_ms` available for a retry now. Examines entries from
+        `cursor` on (FIRST_ID: the first) and returns up to `at_most`."""
         return self._call(
             "reclaim", [idle_ms, cursor, at_most], lambda answer: ReclaimResult(answer[0].decode(), *answer[1:])
         )
 
     def remove_consumers(self, idle_ms: int, *, leaving: bool = False) -> ScriptCall[int]:
-        """Remove consumers of Headrace without pending entries that have been idle for `idle_ms`; with `leaving`, also
-        this one. Return how many."""
+        """Remove Headrace's own consumers that have no pending entries and have been idle for `idle_ms`; with
+        `leaving`, also this consumer, however long it was idle, unless it has pending entries. Return how many."""
         args = [self.keys.group, self.consumer if leaving else "", idle_ms, CONSUMER_PREFIX]
         return ScriptCall(script("remove_consumers"), self.keys.list_all(), args, int)
 
     def redrive(self, at_most: int, after: str = "", ids: Iterable[str] = ()) -> ScriptCall[tuple[int, str]]:
-        """Redrive dead letters. Return how many, and the id of the last letter examined."""
+        """Move up to `at_most` dead letters after the id `after` (empty: from the first) back to the stream, or those
+        with `ids` if any are given. Return how many were moved, and the id of the last letter examined."""
         return self._call("redrive", [at_most, after, *ids], lambda reply: (reply[0], reply[1].decode()))
 
     def snapshot(self, count_bound: int, after: str, samples: int) -> ScriptCall[GroupSnapshot]:
-        """Read totals and gauges of the group, and up to `samples` entries of samples after an id."""
+        """Read gauges and totals of the group, and up to `samples` samples of waits and run times after the id
+        `after`. `count_bound` is the maximum number of entries counted to find the undelivered ones."""
         return self._call("snapshot", [count_bound, after, samples, *COUNT_COLUMN], _parse_snapshot)
 
     def _report(self, name: str, rows: Iterable[tuple[Arg, ...]]) -> ScriptCall[list[bool]]:
@@ -134,7 +145,11 @@ class GroupStubs:
 
 
 def publish(stream: str, maxlen: int, hard_maxlen: int, field: str, values: Iterable[str]) -> ScriptCall[list[str]]:
-    """Add entries to a stream, all or none, and trim it. Return their ids."""
+    """Add one entry per value to a stream, all or none. Return their ids.
+
+    Above `maxlen` entries, those that every group has finished are trimmed, and no others. If the stream would still
+    have more than `hard_maxlen`, the script refuses all entries (STREAMFULL).
+    """
     args = [maxlen, hard_maxlen, field, *values]
     return ScriptCall(script("publish"), [stream], args, lambda ids: [entry_id.decode() for entry_id in ids])
 
