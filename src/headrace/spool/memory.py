@@ -1,6 +1,13 @@
-"""Memory layer of a spool: records that are not on disk yet, and recently written ones that need no reading.
+"""Memory layer of a spool: records that are not on disk yet, and copies of recently written ones, which can be leased
+without reading the disk.
 
-Sequence numbers are ordered, and every record here is younger than those that are only on disk. Not thread-safe.
+Records are numbered in the order in which they were put (*sequence number*). The records that are only on disk have the
+lowest numbers; the copies follow, then the records that are not written yet. A record in memory is called a *block*. A
+record is *finished* when it leaves the spool: acked, dropped, rejected (dead), corrupt, or replaced by several others.
+If it is finished before it is written, its number becomes *void*: the segment stores that there is no record with this
+number, and the record's marks.
+
+Not thread-safe: the caller holds the spool's lock.
 """
 
 from __future__ import annotations
@@ -13,7 +20,7 @@ from headrace.spool.segment import Segment
 
 
 class BufferedRecord:
-    """A record in memory, written to disk or not."""
+    """A record in memory, whether or not it is on disk as well."""
 
     __slots__ = (
         "charge",
@@ -42,37 +49,45 @@ class BufferedRecord:
         part: RecordPart | None = None,
         place: int | None = None,
     ) -> None:
-        self.sequence = 0
+        self.sequence = 0  # set by SpoolState.append
         self.payload = payload
-        self.token = token
-        self.meta = meta
-        self.marks = marks
-        self.put_at = put_at
-        self.durable = durable  # a caller waits until it is on disk; it is not leased before
-        self.part = part
-        self.place = place  # position in the order; None: its own sequence number
-        self.end = 0  # NoteKind of its end, once it is finished
-        self.target_segment: Segment | None = None  # set while it is being written: notes about it go there already
-        self.extras = pack_extras(token, meta, marks, part)
-        self.charge = HEADER_BYTES + len(self.extras) + len(payload)
+        self.token = token  # deduplication token, passed to the destination
+        self.meta = meta  # small key-value data for the destination
+        self.marks = marks  # key-value data that the spool keeps after the record is gone, such as a reader's position
+        self.put_at = put_at  # unix time in seconds
+        self.durable = durable  # the put returns when the record is on disk; it is not leased before
+        self.part = part  # which part of a replaced record this is; None: it replaces none
+        self.place = place  # position in the order, for a part that of the replaced record; None: its own number
+        self.end = 0  # NoteKind that finished the record; 0: unfinished
+        self.target_segment: Segment | None = None  # segment to which it is being written; notes already go there
+        self.extras = pack_extras(token, meta, marks, part)  # the encoded fields beside the payload
+        self.charge = HEADER_BYTES + len(self.extras) + len(payload)  # bytes counted towards the spool's limits
 
 
 class MemoryLayer:
+    """The unwritten records of a spool (`blocks`), and copies of the newest written ones (`recent`).
+
+    `max_blocks` and `max_bytes` apply to each of the two: more unwritten records make a put wait for the disk, more
+    copies are discarded, oldest first.
+    """
+
     def __init__(self, max_blocks: int, max_bytes: int) -> None:
-        self.blocks: dict[int, BufferedRecord] = {}  # not on disk, unfinished, in order
-        self.bytes = 0
-        self.fresh: deque[int] = deque()  # of these, those never leased; may contain finished ones
-        self.recent: OrderedDict[int, BufferedRecord] = OrderedDict()  # on disk as well, unfinished, in order
+        self.blocks: dict[int, BufferedRecord] = {}  # unwritten and unfinished, by number, ascending
+        self.bytes = 0  # sum of their charges
+        self.fresh: deque[int] = deque()  # numbers of unwritten records that were never leased; may include finished
+        self.recent: OrderedDict[int, BufferedRecord] = OrderedDict()  # written and unfinished, by number, ascending
         self.void_marks: dict[int, Pairs] = {}  # marks of records that were finished before they were written
-        self._recent_bytes = 0
+        self._recent_bytes = 0  # sum of the charges in `recent`
         self._max_blocks = max_blocks
         self._max_bytes = max_bytes
 
     @property
     def is_over_limit(self) -> bool:
+        """Return True if there are too many unwritten records, or too many bytes of them."""
         return len(self.blocks) > self._max_blocks or self.bytes > self._max_bytes
 
     def find_next_fresh(self) -> BufferedRecord | None:
+        """Return the oldest unwritten record that was never leased; None if there is none."""
         while self.fresh:
             block = self.blocks.get(self.fresh[0])
             if block is not None:
@@ -81,10 +96,15 @@ class MemoryLayer:
         return None
 
     def find(self, sequence: int) -> BufferedRecord | None:
+        """Return the record with this number; None if it is not in memory."""
         return self.blocks.get(sequence) or self.recent.get(sequence)
 
     def finish(self, sequence: int, kind: int) -> BufferedRecord:
-        """Finish a record before it is written: on disk its number will be void, but its marks are kept."""
+        """Finish an unwritten record and return it. `kind` is the NoteKind of its end.
+
+        On disk its number will be void, with the record's marks. If it is just being written, its end is noted in the
+        journal instead.
+        """
         block = self.blocks.pop(sequence)
         self.bytes -= block.charge
         block.end = kind
@@ -95,12 +115,14 @@ class MemoryLayer:
         return block
 
     def drop_recent(self, sequence: int) -> None:
+        """Discard the copy of a written record, if there is one."""
         block = self.recent.pop(sequence, None)
         if block is not None:
             self._recent_bytes -= block.charge
 
     def next_chunk(self, room: int) -> list[BufferedRecord]:
-        """Return the oldest records that fit into `room` bytes, at least one. The parts of one record stay together."""
+        """Return the oldest unwritten records that fit into `room` bytes, but at least one if there is any. The parts
+        of one record stay together, even if they do not fit."""
         if self.bytes <= room:
             return list(self.blocks.values())
         taken: list[BufferedRecord] = []
@@ -113,7 +135,8 @@ class MemoryLayer:
         return taken
 
     def mark_written(self, blocks: Iterable[BufferedRecord], last: int) -> None:
-        """Move written records to `recent`, which keeps the newest within its limits."""
+        """Move records to `recent`, because every number up to `last` is now on disk. `blocks` are the records of the
+        batch that was written."""
         if next(reversed(self.blocks), 0) <= last:
             self.recent.update(self.blocks)
             self._recent_bytes += self.bytes
