@@ -1,12 +1,15 @@
 """Store micro-batches in the spool, exactly once.
 
-A batch becomes records: its rows, samples of unreadable entries, and the batch's statistics. They are on disk when this
-returns, together with a mark per shard: up to which entry and event number the spool has stored it. Spark may run a
-batch again after a crash, and may even plan the same batch id over other events; entries up to the mark are then
-skipped, so each event is stored once. Because events are numbered, the mark also shows how many are missing.
+A batch becomes several records: its rows, samples of unreadable entries, and the batch's statistics. `SpoolSink.store`
+returns when all of them are on disk, together with one mark per shard: the last entry and event number of the shard
+that the spool has. Because events are numbered, the mark also shows how many are missing before the next batch.
 
-Records have a token derived from *what was read*. The spool may send a record again when it does not know whether
-ClickHouse has it; ClickHouse recognises the token.
+Spark may run a batch again after a crash, and may even plan the same batch id over other events. Each event is still
+stored once: the query skips the entries up to the marks with which it was started (`partition.py`), and the sink
+rejects a batch that contains an entry up to the current mark.
+
+The token of a record is derived from the entries that were read. If the spool does not know whether ClickHouse has a
+record, it sends it again; ClickHouse recognises the token and ignores the repetition.
 """
 
 from __future__ import annotations
@@ -31,9 +34,10 @@ from headrace.warehouse import pipeline_batches, queue_metrics, unreadable_entri
 from headrace.warehouse.pipeline_batches import PipelineBatch
 from headrace.warehouse.pipeline_coverage import CoverageInterval
 
-SHARD = "shard/"
-ENTRY = "entry/"  # exact entry id beside SHARD, which has room for 2^20 entries in a millisecond
-GAP = "gap/"  # prefix of shards with lost events whose queues were not resynced yet
+# Prefixes of the names of marks; each is followed by the number of a shard.
+SHARD = "shard/"  # "<EntryId.linear>/<event number>" of the last stored entry
+ENTRY = "entry/"  # exact id of that entry: `linear` is exact only up to 2^20 entries in a millisecond
+GAP = "gap/"  # "1" if events were lost and the queues of the shard were not resynced yet, else empty
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class ShardMark:
     """Last entry of a shard that is in the spool."""
 
     at: EntryId
-    seq: int  # event number of the entry
+    seq: int  # number of its event; 0: no stored entry had one
 
 
 NOTHING_STORED = ShardMark(START, 0)
@@ -49,12 +53,17 @@ NOTHING_STORED = ShardMark(START, 0)
 
 @dataclass(frozen=True)
 class StoredBatch:
+    """A batch that is in the spool."""
+
     batch: PipelineBatch
-    gap_shards: frozenset[int]  # shards with lost events
+    gap_shards: frozenset[int]  # shards that lost events in or before this batch, since the previous one
 
 
 class SpoolSink:
-    """Callback for `foreachBatch`. The rows of a batch are partition summaries."""
+    """Callback for Spark's `foreachBatch`. The rows of a batch are partition summaries (`summary.py`).
+
+    `before_put` is called before anything is stored and may raise, `after_put` when everything is on disk.
+    """
 
     def __init__(
         self,
@@ -67,8 +76,8 @@ class SpoolSink:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._spool = spool
-        self._start_marks = start_marks  # start of shards without a mark
-        self._extra_marks = extra_marks  # additional marks for every batch
+        self._start_marks = start_marks  # where shards start that have no mark in the spool
+        self._extra_marks = extra_marks  # called for each batch: marks to store with it
         self._before_put = before_put
         self._after_put = after_put
         self._now_ms = now_ms
@@ -79,6 +88,8 @@ class SpoolSink:
             self.store(parts, batch_id, started)
 
     def store(self, parts: Sequence[PartitionSummary], batch_id: int, started_ms: int) -> None:
+        """Store the batch that these summaries describe, and its marks. Raises HeadraceError if a part of it is already
+        stored, or if the spool does not accept it."""
         before = {**self._start_marks, **parse_shard_marks(self._spool.read_marks())}
         shards, rows = merge_by_shard(parts), merge_rows(parts)
         _reject_stored_entries(shards, before)
@@ -128,6 +139,7 @@ class SpoolSink:
 
 
 def parse_shard_marks(marks: Mapping[str, str]) -> dict[int, ShardMark]:
+    """Return the mark of each shard that has one, from the marks of the spool."""
     found = {name.removeprefix(SHARD): text.split("/") for name, text in marks.items() if name.startswith(SHARD)}
     return {
         int(shard): ShardMark(_parse_entry_id(int(at), marks.get(f"{ENTRY}{shard}")), int(seq))
@@ -136,17 +148,22 @@ def parse_shard_marks(marks: Mapping[str, str]) -> dict[int, ShardMark]:
 
 
 def _parse_entry_id(linear: int, exact: str | None) -> EntryId:
-    """Return the exact entry id if it belongs to the packed one. Releases before 0.2 wrote no exact id, and leave an
-    outdated one."""
+    """Return the entry id of a shard's mark. `linear` is the id in SHARD, `exact` the one in ENTRY.
+
+    Releases before 0.2 write only SHARD and leave an ENTRY of a later release unchanged, so `exact` counts only if it
+    belongs to `linear`.
+    """
     found = EntryId.parse(exact) if exact else None
     return found if found is not None and found.linear == linear else EntryId.from_linear(linear)
 
 
 def parse_gap_shards(marks: Mapping[str, str]) -> set[int]:
+    """Return the shards that lost events and whose queues were not resynced yet, from the marks of the spool."""
     return {int(name.removeprefix(GAP)) for name, text in marks.items() if name.startswith(GAP) and text}
 
 
 def format_shard_marks(marks: Mapping[int, ShardMark]) -> dict[str, str]:
+    """Return the marks of the spool for these marks of shards; the reverse of `parse_shard_marks`."""
     return {
         **{f"{SHARD}{shard}": f"{mark.at.linear}/{mark.seq}" for shard, mark in marks.items()},
         **{f"{ENTRY}{shard}": str(mark.at) for shard, mark in marks.items()},
@@ -158,7 +175,7 @@ def marks_from_offsets(offsets: Offsets) -> dict[int, ShardMark]:
 
 
 def compute_watermark_ms(marks: Mapping[int, ShardMark]) -> int:
-    """Return the time in ms up to which every shard was read; 0 if none was. Shards that never had an entry are
+    """Return the time in ms up to which all shards were read; 0 if none was. Shards of which no entry was stored are
     ignored."""
     return min((mark.at for mark in marks.values() if mark.at > START), default=START).ms
 
@@ -170,8 +187,11 @@ def compute_token(shards: Mapping[int, PartitionSummary]) -> str:
 
 
 def _reject_stored_entries(shards: Mapping[int, PartitionSummary], before: Mapping[int, ShardMark]) -> None:
-    """Raise HeadraceError if entries that are already in the spool were read again. The query skips them by the marks
-    it started with; if an offset goes back within a query, the batch fails, and the next query uses new marks."""
+    """Raise HeadraceError if a batch contains entries that are already in the spool.
+
+    The query skips entries up to the marks with which it was started, so this happens only if an offset goes back while
+    the query runs. The batch then fails, and the next query starts with the current marks.
+    """
     for shard, read in shards.items():
         if shard in before and read.first_at <= before[shard].at:
             raise HeadraceError(
@@ -186,7 +206,8 @@ def _build_interval(read: PartitionSummary, before: ShardMark) -> CoverageInterv
 
 
 def _count_loss(read: PartitionSummary, before: ShardMark) -> tuple[int, int]:
-    """Return lost events and rewinds up to the last entry that was read."""
+    """Return how many events were lost, and how often the event number went backwards (a rewind: Valkey lost events),
+    from the mark `before` to the last entry that was read."""
     if before.at == START:  # read from the beginning: events are numbered from 1
         return max(read.first_seq - 1, 0) + read.lost, read.rewinds
     lost, rewinds = count_gap_between(before.seq, read.first_seq)
