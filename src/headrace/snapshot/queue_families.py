@@ -1,8 +1,14 @@
-"""Build Headrace's own metric families: queue state from Valkey, wait and run percentiles from history. Pure.
+"""Build the metric families about queues: their state from Valkey, wait and run percentiles from history. This module
+does no I/O.
 
-Tenant labels are written for all queues, the `top_n` longest-waiting, or none. The rest is aggregated into samples with
-empty tenant labels, so sums do not depend on the choice. Counters are not aggregated (a changing remainder would look
-like a reset); their total over all queues is a separate family.
+Which queues have series of their own, with the tenant labels `org`, `project`, `env` and `queue`, is configured: all,
+the `top_n` whose jobs have waited longest, or none. In code these queues are *named*; the others are the *rest*.
+
+- Gauges that can be added (jobs, bytes, paused, closed and cold-mode queues) have one sample for the rest, with empty
+  tenant labels, so that a sum over all series does not depend on the configuration.
+- The oldest job and the percentiles have such a sample too, over all jobs of the rest.
+- Limits and counters have none. Queues enter and leave the rest, so a counter of the rest could fall, which would look
+  like a reset. `headrace_operations_total` has the totals of all queues.
 """
 
 from __future__ import annotations
@@ -108,33 +114,40 @@ SOURCES = FamilyDescriptor(
 )
 
 QUEUE_FAMILIES = (JOBS, OLDEST, BYTES, LIMIT, PAUSED, CLOSED, COLD_MODE, QUEUE_OPERATIONS, WAIT, RUN)
-"""Families with tenant labels before their own, unless `tenant_labels` is none."""
+"""Families per queue. The tenant labels precede the labels declared here, unless `tenant_labels` is none."""
 GLOBAL_FAMILIES = (ENVIRONMENT_LIMIT, OPERATIONS, QUEUES, UNNAMED, STREAM, EVENTS, WATERMARK, LAG, SOURCES)
+"""Families that are not per queue, with exactly the labels declared here."""
 
 
 @dataclass(frozen=True)
 class RecentHistograms:
+    """Waits and run times of a queue in the last 5 minutes, in milliseconds."""
+
     waits: Histogram
     runs: Histogram
 
 
 @dataclass(frozen=True)
 class QueueMetricsInput:
-    states: Sequence[QueueState]
+    """Everything that the families are built from, read at one moment."""
+
+    states: Sequence[QueueState]  # all queues
     shards: Sequence[ShardMetrics] = ()
     limits: Mapping[EnvRef, EnvLimits] = field(default_factory=dict[EnvRef, EnvLimits])
     recent: Mapping[QueueRef, RecentHistograms] | None = None  # None: ClickHouse was not read
-    watermark_s: float | None = None
+    watermark_s: float | None = None  # unix time in seconds; None: unknown
     quotas: QuotaMetricsInput = NO_QUOTAS
 
 
 @dataclass(frozen=True)
 class TenantLabelPolicy:
-    tenant_labels: str = TOP_N
-    top_n: int = 100
+    """Which queues are named, that is, have series of their own with tenant labels."""
+
+    tenant_labels: str = TOP_N  # ALL, TOP_N or NONE
+    top_n: int = 100  # number of named queues if `tenant_labels` is TOP_N
 
     def split(self, states: Sequence[QueueState]) -> tuple[list[QueueState], list[QueueState]]:
-        """Split the queues into those with tenant labels and the rest."""
+        """Split the queues into the named ones and the rest."""
         if self.tenant_labels == ALL:
             return list(states), []
         if self.tenant_labels == NONE:
@@ -143,6 +156,7 @@ class TenantLabelPolicy:
 
 
 def build_queue_families(live: QueueMetricsInput, naming: TenantLabelPolicy) -> list[SnapshotFamily]:
+    """Build all families; those whose source was not read are left out."""
     named, rest = naming.split(live.states)
     tenant = () if naming.tenant_labels == NONE else TENANT
     rest_labels = tuple(OTHERS_LABEL for _ in tenant)
@@ -178,7 +192,7 @@ def build_queue_families(live: QueueMetricsInput, naming: TenantLabelPolicy) -> 
             ),
         ]
     if tenant:
-        del groups[len(named) :]
+        del groups[len(named) :]  # the families below have no sample for the rest
         families += [
             family(LIMIT, lambda states: [MetricSample((), each.limit) for each in states if each.limit is not None]),
             family(QUEUE_OPERATIONS, _count_operations),
