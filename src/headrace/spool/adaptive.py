@@ -1,9 +1,9 @@
 """Compute the number of export workers: enough for the arrivals, and to work off a backlog.
 
 Each record occupies a worker for its service time, so arrivals per second × service time is the average number of busy
-workers. A share of the backlog per second is added: the time to work off a backlog then does not depend on its size.
-Within a dead band the number stays as it is, so that noise in the measurements does not change it. Pure, except for the
-two meters.
+workers. To the arrivals, a fixed share of the backlog per second is added, so the time to work off a backlog does not
+depend on its size. Small differences (a dead band) leave the number as it is, so that noise in the measurements does
+not change it. Only the two meters have state.
 """
 
 from __future__ import annotations

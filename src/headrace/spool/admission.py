@@ -1,8 +1,8 @@
 """Admit new records: make room according to `full_behavior`, keep them in memory, and write them to disk where needed.
 
-A spool is full when its limits are reached or when the disk is full. Both are handled the same way: `block` waits,
-`drop_newest` drops the new records, `drop_oldest` drops the oldest ones. On disk, that is the oldest segment without
-records in flight, because space is freed by whole segments.
+A spool is full when its limits are reached or when the disk is full. `full_behavior` applies to both: `block` waits for
+room, `drop_newest` drops the new records, `drop_oldest` drops the oldest ones. To free disk space, `drop_oldest` drops
+all records of the oldest segment that has none in flight, because only whole segments can be deleted.
 """
 
 from __future__ import annotations

@@ -3,11 +3,14 @@
 closed ──`threshold` consecutive failures──► open ──`reset_s` later, at the next request──► half_open
 half_open ──probe succeeds──► closed; half_open ──probe fails──► open
 
-Guarantees: there is at most one probe at a time, and never two permits of one half-open state that both decide; a
-permit returned without a verdict (the response said nothing about the destination, or the thread died of an exception)
-frees the probe and changes nothing else; a verdict that arrives after the state has changed is ignored, so a late
-response neither opens nor closes the breaker. The clock that is passed in must be monotonic. Imports nothing of
-Headrace.
+A send needs a permit and ends with a verdict: True if the destination works, False if it failed, None if the response
+says nothing about it or the thread died of an exception. Guarantees:
+
+- In the half-open state, there is at most one probe at a time, and only one verdict changes the state.
+- A probe that ends without a verdict allows another probe, and changes nothing else.
+- A verdict that arrives after the state has changed is ignored: a late response neither opens nor closes the breaker.
+
+The clock that is passed in must be monotonic. This module imports nothing of Headrace.
 """
 
 from __future__ import annotations

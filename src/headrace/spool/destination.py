@@ -2,10 +2,11 @@
 
 A new destination is one class: `prepare` does the CPU-bound work (decode, split, compress), `send` the I/O, and both
 raise one of the errors below. The exporter does the rest: retries, backoff, circuit breaker, splitting, dead letters. A
-destination must bound its own waiting: a `send` without a timeout can block a worker forever.
+destination must use timeouts: a `send` without one can block a worker forever.
 
-Every error states whether the outcome is *unknown*: the destination may have applied the data (a timeout, or a
-connection lost before the response). Such a record is sent again unchanged, never split differently.
+Every error states whether the outcome is *unknown*, that is, whether the destination may have applied the data (after a
+timeout, or if the connection was lost before the response). A record with an unknown outcome is sent again unchanged,
+never split differently.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Lock of a spool directory: `spool.lock` is locked while a process has the spool open, and released however it
-ends."""
+"""Lock of a spool directory: the file `spool.lock` is locked while a process has the spool open. The operating system
+releases the lock when the process ends, even if it is killed."""
 
 from __future__ import annotations
 

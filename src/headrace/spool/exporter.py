@@ -1,19 +1,22 @@
 """Send the records of a spool to one destination, through failures of the destination and of this process.
 
-All data goes through the spool, so a put never waits for a destination. Preparers lease records and prepare them,
-senders send them, with a bounded channel between; `FlowControl` decides when each may proceed.
+All data goes through the spool, so a put never waits for a destination. Two kinds of threads work on the records:
+preparers lease and prepare them, senders send them. A bounded channel connects the two; `FlowControl` decides when a
+thread may proceed.
 
 Guarantees:
-- A record is leased, never popped. It leaves the spool when the destination has stored it (ack), when it is invalid
+- A lease does not remove a record. It leaves the spool when the destination has stored it (ack), when it is invalid
   (dead letter), or when it was split (replace). After anything else, including internal errors, it is sent again.
 - The circuit breaker is checked before a record is leased.
-- A record whose outcome is unknown is sent again unchanged, and few others are sent past it (`UnknownOutcomes`).
-- `stop` loses nothing: prepared records go back without counting an attempt. Sends in progress may finish until the
-  deadline; a record still being sent then stays leased and is delivered again when the spool is opened.
+- A record whose outcome is unknown is sent again unchanged, and only a few others are sent before that happens
+  (`UnknownOutcomes`).
+- `stop` loses nothing. Prepared records go back to the spool, and their lease does not count as an attempt. Sends in
+  progress may finish until the deadline; a record that is still being sent at the deadline stays leased and is
+  delivered again when the spool is next opened.
 
-Order: with one worker, records arrive in the order they were put, also after an outage; a record that keeps failing
-then blocks all others until its attempts are used up. With more workers records are sent in parallel, and a failed
-record is overtaken by others until its delay has passed.
+Order: with one worker, records arrive in the order in which they were put, also after an outage; a record that keeps
+failing blocks all others until its attempts are used up. With several workers, records are sent in parallel, and others
+overtake a failed record until its delay has passed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """In-memory buffer for non-durable puts while the spool's disk cannot be written.
 
-A durable put goes to the disk or raises: it must not be reported as accepted by a process that may die with the
-record. Only other puts may use the buffer, for callers that prefer losing a record to waiting.
+A durable put writes to the disk or raises an error. It never uses the buffer, because a record there is lost if the
+process dies. Non-durable puts may use it: their callers prefer losing a record to waiting.
 
 The buffer is bounded by records and bytes; the oldest records are evicted for new ones, and every loss is counted by
-reason. Buffered records return to the spool a few at a time as soon as the disk accepts them. They then follow records
-that were put meanwhile, so order is not kept across a disk outage.
+reason. Buffered records move to the spool a few at a time as soon as the disk can be written again. Records that were
+put directly to the spool by then precede them, so order is not kept across a disk outage.
 """
 
 from __future__ import annotations

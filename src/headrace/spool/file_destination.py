@@ -1,8 +1,8 @@
 """Destination that appends to a JSON-lines file: to see what would be sent, or to save a spool whose destination is
 gone.
 
-Each record is one line. The payload is text if it is valid UTF-8, otherwise base64. A line is on disk before the record
-is acknowledged; a process killed in between writes it again, so the same `id` may appear twice.
+Each record is one line. The payload is text if it is valid UTF-8, otherwise base64. A line is on disk before its record
+is acknowledged. If the process is killed in between, the line is written again, so an `id` may appear twice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """File system interface of the spool: every call that can fail, block or lose data goes through it.
 
-Tests substitute a subclass: one that runs full, fails an fsync, or loses unsynced data at a simulated power loss.
-Paths are absolute; handles are numbers that only the same `Files` accepts.
+Tests substitute a subclass: a disk that becomes full, whose fsync fails, or that loses unsynced data at a simulated
+power loss. Paths are absolute; handles are numbers that only the same `Files` accepts.
 """
 
 from __future__ import annotations

@@ -2,16 +2,16 @@
 
 A preparer waits for a slot *before* it leases a record, so that no record is leased that cannot be sent:
 
-- normally, up to `channel_size` records hold a slot (prepared, being prepared, or held by a sender that waits for its
-  permit);
-- while the breaker is open or the exporter pauses, none are leased; when a probe is due, one is;
-- while a record with an unknown outcome must not be passed any further, only such records proceed; once another one was
-  leased and had to go back, records are leased one at a time.
+- Normally, up to `channel_size` records hold a slot: records being prepared, prepared records, and those of senders
+  that wait for a permit to send.
+- While the breaker is open or the exporter pauses, no record is leased. When a probe is due, one is.
+- While no more records may overtake one with an unknown outcome (`outcomes.py`), only records with an unknown outcome
+  proceed. As soon as another record was leased and had to be returned, records are leased one at a time.
 
-A sender is checked again before it sends, because conditions may have changed: at most `max_sends` sends of this
-exporter are in progress, and as many of all exporters of the process as `shared` allows. Senders beyond `workers`
-get no records, which is how the pool grows and shrinks. Waits that end by time are short and repeated, because the
-clock is the one of the breaker.
+A sender is checked again before it sends, because conditions may have changed. `max_sends` limits the sends in progress
+of this exporter, `shared` those of all exporters of the process. The number of sender threads is fixed; those beyond
+`workers` get no records, so changing `workers` changes the size of the pool. A thread that waits for a point in time
+waits in short steps, because the time is that of the breaker's clock, which may not be the real one.
 """
 
 from __future__ import annotations

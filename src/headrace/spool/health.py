@@ -1,7 +1,8 @@
 """Health of a destination: consecutive failures, and how far the backoff has grown.
 
 Senders work in parallel, so one outage fails several sends at once. All of them count as failures, but the backoff
-grows once per round: a send that began before the last failure was recorded says nothing new about how long to wait.
+grows only if the send began after the last failure was recorded: an earlier one says nothing new about how long to
+wait.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Read a spool directory from outside, also while another process has it open. Takes no lock and writes nothing. On a
-live directory the result is a snapshot, in which the last write may look incomplete."""
+"""Read a spool directory without opening the spool. Takes no lock and writes nothing, so another process may have the
+spool open; then the result is a snapshot in which the last write may look incomplete."""
 
 from __future__ import annotations
 

@@ -1,10 +1,13 @@
 """Read every segment and journal of a directory: what is intact, what is lost, and what was never durable. Read-only.
 
-How far records were durable is known from three sources: the journal's `DURABLE` notes, the same number in every record
-header, and the existence of a later segment, which is created only when the one before is on disk. Up to there, a
-missing sequence number is a lost record. Beyond, in the last segment, bytes that are no record are an interrupted
-write; and a power loss may have kept a later record and lost an earlier one. Marks after such a gap are ignored,
-because they would claim that the lost record had arrived.
+The last sequence number that is known to have been on disk (durable) comes from three sources: the `DURABLE` notes of
+the journal, the same number in every record header, and the existence of a later segment, which is created only when
+the one before is on disk.
+
+- Up to that number, a missing sequence number is a lost record.
+- Beyond it, which is possible only in the last segment, unreadable bytes are an interrupted write. A power loss may
+  have kept a later record and lost an earlier one. Marks after such a gap are ignored, because they would claim that
+  the lost record was stored.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Journal of a segment: a file of notes about its records, deleted together with the segment.
 
-Records are never rewritten; a lease or an end is a note of 20 bytes appended to the journal. Each note has its own
-checksum, mixed with the segment's salt, so damage costs only the damaged note: a lost "acked" note delivers a record
-again, and no damage removes a record. A note reaches the operating system at once (kill -9 loses none) and the disk
-with the next `sync`. While there is no disk space, notes wait in memory and are written as soon as there is some.
+Records are never rewritten. When a record is leased or finished, a note of 20 bytes is appended to the journal. Each
+note has its own checksum, mixed with the segment's salt, so damage affects only the damaged note: if an `ACKED` note is
+lost, its record is delivered again, and no damage removes a record. A note is passed to the operating system at once
+(kill -9 loses none) and is on disk after the next `sync`. While the disk is full, notes wait in memory; they are
+written as soon as there is space.
 """
 
 from __future__ import annotations

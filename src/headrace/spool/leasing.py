@@ -1,10 +1,10 @@
 """Lease, ack, nack, release and reject records.
 
 A lease is noted in the journal before the record is returned. Consecutive records on disk are read and checked
-together, also when they are leased one by one: records read ahead are kept here, and used only while they are next. A
-corrupt record is counted and quarantined, and affects no other. A record that cannot be read temporarily (the disk is
-away for a moment, too many open files) is kept; it counts as corrupt only after its disk has failed to read it for
-READ_ERROR_TIMEOUT_S.
+together, even if they are leased one by one: records that were read ahead are kept here, and used only while they are
+the next ones to lease. A corrupt record is counted and quarantined; other records are not affected. A record that
+temporarily cannot be read (the disk does not respond, too many open files) stays in the spool; it counts as corrupt
+only after reading it has failed for READ_ERROR_TIMEOUT_S.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Background work of a spool: flush, journal sync, removal of finished segments, metadata.
 
-All of it may need an fsync, so none of it happens under the spool's lock. `cleaning` prevents one thread from syncing a
-journal while another removes it; `reading` prevents a segment from being removed while it is read.
+All of it may need an fsync, so none of it happens while the spool's lock is held. Two other locks prevent that files
+are removed too early: `cleaning` while a thread syncs the journal, `reading` while a thread reads the segment.
 """
 
 from __future__ import annotations

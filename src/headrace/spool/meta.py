@@ -1,7 +1,7 @@
 """`spool.meta`: a summary for people and tools, and a hint of the highest sequence number.
 
-The segments and journals are authoritative. Nothing in this file, nor its absence, changes a record; a higher sequence
-number in it only raises the next one.
+The segments and journals are authoritative: neither the content of this file nor its absence changes a record. Its
+sequence number is used only if it is higher than those of the segments; the next record then gets a higher number.
 """
 
 from __future__ import annotations

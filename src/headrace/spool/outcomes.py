@@ -1,16 +1,18 @@
 """Track records whose send outcome is unknown: the destination may have applied them.
 
-A destination recognises a repeated token only among its newest blocks (its deduplication window). At most a quarter of
-the window may be sent past a record with an unknown outcome, because an insert into several partitions uses several
-places of the window.
+Such a record is sent again, and the destination must recognise its token. It recognises only the tokens of the newest
+blocks that it received: its deduplication window. (A block is a part of a record that is inserted at once.) So only a
+limited number of blocks of other records may be sent between the send with the unknown outcome and its repetition: a
+quarter of the window, because an insert into several partitions uses several places in the window.
 
-Blocks are counted in two steps: *reserved* when a record is prepared, so that no more is prepared than may be sent, and
-*started* when its send begins, because another outcome may have become unknown in between. A record counts from the
-start of the send whose outcome is unknown. A send in progress has no outcome yet, so it counts too.
+Blocks of other records are counted in two steps: as *reserved* when a record is prepared, so that no more is prepared
+than may be sent, and as *started* when its send begins, because another outcome may have become unknown in between.
+They are counted from the start of the send whose outcome is unknown. A send in progress has no outcome yet, so it is
+treated as unknown too.
 
-Records that an earlier process tried to send have an unknown outcome, and that process may have sent others past them.
-How many is not known, so fewer blocks may pass such a record: a dozen consecutive restarts then stay within the window.
-No clock, no I/O.
+Records that an earlier process tried to send have an unknown outcome, and that process may have sent others after them.
+How many is not known, so fewer blocks may follow such a record: even after a dozen restarts in a row, its token is
+still in the window. This module uses no clock and does no I/O.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A record: as leased, and as stored in a segment.
+"""A record: as leased (`SpoolRecord`), and as bytes in a segment. This module does no I/O.
 
-docs/reference/spool-format.md describes the bytes in enough detail for a reader in another language; change both
+docs/reference/spool-format.md describes the bytes in enough detail to write a reader in another language; change both
 together. Guarantees: a length is used only after the header's own checksum matched, so damage never causes a huge
-allocation; a body is returned only if the checksum over header and body matches. No I/O here.
+allocation; a body is returned only if the checksum over header and body matches.
 """
 
 from __future__ import annotations

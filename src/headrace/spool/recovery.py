@@ -1,7 +1,8 @@
 """Recover a spool directory after a crash or damage.
 
-Intact records are kept. Lost records are counted, their bytes are copied to quarantine/, and the journal notes them, so
-that they are not counted again at the next open. Incomplete writes are truncated. Nothing is overwritten.
+Intact records are kept. Lost records are counted and noted in the journal, so that they are not counted again when the
+directory is next opened; unreadable bytes in their place are copied to quarantine/. Incomplete writes are truncated.
+Nothing is overwritten.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records that wait outside their segment's order: nacked records, and parts that replace a record.
 
-A record keeps its position: once its delay has passed it precedes everything younger, and until then it blocks nothing.
-Takes `now`; reads no clock. Not thread-safe.
+Such a record keeps its position in the order: once its delay has passed, it is leased before all younger records. Until
+then, it does not delay them. The time is an argument (`now`); no clock is read. Not thread-safe.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files in quarantine/ and dead/: damaged bytes and rejected records, removed from the queue but kept for inspection.
 
-Each file has a line of JSON with facts, followed by the original bytes. The file name is derived from their origin, so
-writing it again after a crash changes nothing.
+Each file has a line of JSON that describes the bytes, followed by the bytes themselves. The file name is derived from
+their origin, so writing the file again after a crash changes nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Iterate over the records of a segment file, whatever its state.
+"""Iterate over the records of a segment file that may be damaged.
 
-An unreadable range ends at the next valid header of this segment; the salt in the header prevents a payload that
-contains another spool's bytes from being taken for one.
+An unreadable range ends at the next valid record header of this segment. Headers contain the segment's salt, so the
+bytes of another spool in a payload are not mistaken for a header.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """A segment: an append-only file of records, with a compact index.
 
 The file begins with its header, written twice, because the marks in it may exist nowhere else. Records follow in the
-order of their sequence numbers, without gaps: a missing number was lost and can be counted (`scan.py`).
+order of their sequence numbers, without gaps: if a number is missing, its record was lost and can be counted
+(`inventory.py`).
 
-The index takes 13 bytes per record. No locks here: one thread writes; reads are positional and use their own handle.
+The index takes 13 bytes per record. This module takes no locks: one thread writes; reads are positional and use their
+own handle.
 """
 
 from __future__ import annotations

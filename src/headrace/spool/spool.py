@@ -1,10 +1,15 @@
 """The spool: a queue with a memory layer in front of files, in one order across both.
 
-Guarantees. A durable `put` that has returned is delivered, in order, until it is acked, whatever crashes in between; it
-is leased only once it is durable. `lease` never removes a record: unless it is acked, rejected or replaced, it is
-leased again in its position with its attempts counted, also after a crash. Limits always hold, including records in
-flight. Dropped, corrupt and dead records are counted by reason, and `pushed = acked + dropped + corrupt + dead + size`
-holds in every result of `stats`.
+Guarantees:
+
+- When a durable `put` has returned, its record is delivered, in order and again after crashes, until it is acked,
+  rejected or replaced (or dropped, if `full_behavior` is `drop_oldest`). It is not leased before it is on disk.
+- `lease` never removes a record: unless it is acked, rejected or replaced, it is leased again, in its position and with
+  its attempts counted, also after a crash.
+- The limits on records and bytes hold after every put; records in flight count too. Only the parts that replace a
+  record may exceed them.
+- Dropped, corrupt and dead records are counted (dropped ones by reason), and
+  `pushed = acked + dropped + corrupt + dead + size` holds in every result of `stats`.
 
 Implemented by `state.py` (what the lock guards), `admission.py` (put), `leasing.py` (lease, ack, nack, reject),
 `writer.py` (memory to disk) and `maintenance.py` (background work). The lock is never held during an fsync or while a

@@ -1,8 +1,10 @@
-"""The queue in memory: which records exist, where each is, and the counters. All of it is guarded by the spool's lock.
+"""The queue in memory: which records exist, where each is, and the counters.
 
-A record waits in memory, in its segment's own order or among the requeued records; or it is in flight. `remove_waiting`
-and `lease` move it from waiting to flight, `requeue` back, `finish` ends it. Nothing here takes the lock: the caller
-holds it. Nothing waits or reads a payload; journals are written, because a note must not come late.
+A record either waits (in memory, in its segment's own order, or among the requeued records) or is in flight.
+`remove_waiting` and `lease` put a waiting record in flight, `requeue` makes it wait again, `finish` removes it.
+
+All of it is guarded by the spool's lock. Nothing here takes the lock: the caller holds it. While it is held, nothing
+may wait or read a payload; journal notes are written under it, because a note must precede what it describes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The segments of a directory: the one being written to, lookup by sequence number, and removal.
 
-`append` is for the one thread that writes, everything else happens under the spool's lock, except `remove`, which only
-touches a segment that is already detached.
+Methods are called with the spool's lock held, except those that do slow I/O: `open_segment`, `sync` and `rescan`, which
+only the one thread that writes calls, `remove`, which deletes a segment that was already detached, and `make_ballast`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Write records from memory to disk: one thread writes, the others wait for it and share its fsync.
 
-A batch is written to one segment, synced, and only then removed from memory. If anything fails in between, the segment
-is truncated to its previous size and the batch stays in memory. After a failed fsync the kernel may have dropped pages
-that it still shows: the segment is then read back through a new handle, whatever is unreadable is counted and
-quarantined, and the next batch goes to a new segment.
+A batch is written to one segment, synced if necessary, and only then removed from memory. If anything fails in between,
+the segment is truncated to its previous size and the batch stays in memory. After a failed fsync, the kernel may have
+discarded pages although it still returns their content. The segment is then read again through a new handle, unreadable
+records are counted and quarantined, and the next batch is written to a new segment.
 """
 
 from __future__ import annotations
