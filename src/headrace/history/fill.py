@@ -1,9 +1,11 @@
-"""Fill the points that have no rows, column by column. Pure.
+"""Fill the points that have no rows, column by column. No I/O.
 
-Counters are 0 where there are no rows. Gauges carry the *last* value forward, from before the window if necessary: an
-idle queue of 500 jobs still has 500, and one that peaked and drained has 0. The carried value was true at the start of
-a point, so the maximum of the point is at least that. Before the first event of a queue its gauges are unknown, not 0.
-Data is kept in columns rather than points because a request may cover 11,000 points.
+- Counts are 0 where there are no rows.
+- Gauges keep their last value until the next row, if necessary the one from before the window: an idle queue of 500
+  jobs still has 500, and one that peaked and drained has 0. Before the first event of a queue they are unknown, not 0.
+- The maximum of a gauge in a point is at least the value that was carried into the point, which was true at its start.
+
+Data is kept in columns, not as one object per point, because a request may cover 11,000 points.
 """
 
 from __future__ import annotations

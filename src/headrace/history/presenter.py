@@ -1,4 +1,4 @@
-"""Render history as JSON. The format is documented in docs/reference/api.md; fields are added, never renamed."""
+"""Render history as JSON. The format is documented in docs/reference/api.md. Fields may be added, never renamed."""
 
 from __future__ import annotations
 

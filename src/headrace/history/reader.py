@@ -1,7 +1,7 @@
 """Read the history of a queue or environment and assemble points, completeness and summary.
 
-The watermark is read before the points, so every point it marks complete was read afterwards and contains all events.
-The remaining queries run in parallel.
+The watermark is read first: a point before it was complete in ClickHouse by then, so the points that are read
+afterwards contain all of its events. The remaining queries run in parallel.
 """
 
 from __future__ import annotations

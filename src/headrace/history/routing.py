@@ -1,8 +1,11 @@
-"""Choose the tier and grid for a history query. Pure.
+"""Choose the history tier, the step between points and the exact window for a history query. No I/O.
 
-Up to 2 h use 5 s buckets, up to 7 d minutes, longer hours. An explicit resolution is aggregated from the coarsest tier
-that divides it, or refused with the reason and the nearest valid one. Windows are widened to the grid of their step. If
-the chosen tier no longer retains the start, the finest tier that does is used.
+- Without a resolution in the request, a range of up to 2 h has a point per 5 s, up to 7 d a point per minute, and a
+  longer one a point per hour.
+- A requested resolution is computed from the coarsest tier whose bucket size divides it. If none does, the request is
+  refused with the reason and the nearest valid resolution.
+- If the chosen tier no longer has data of the start of the range, the finest tier that has it is used.
+- The window starts and ends at multiples of the step.
 """
 
 from __future__ import annotations

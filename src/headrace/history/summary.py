@@ -1,4 +1,5 @@
-"""Totals, percentiles and peaks of a whole window: summed or merged over all data, never averaged from points. Pure."""
+"""Totals, percentiles and peaks of a whole window. They are summed or merged over all its data, never averaged from
+points. No I/O."""
 
 from __future__ import annotations
 

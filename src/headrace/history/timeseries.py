@@ -1,7 +1,7 @@
 """Render points as JSON text, section by section.
 
-A week of minutes is 10,000 points of 50 numbers, so the text is formatted column by column instead of by a JSON
-encoder. All values are numbers, so nothing needs escaping.
+A week of minutes is 10,000 points of 50 numbers. A JSON encoder would be too slow for that, so the text is formatted
+column by column. All values are numbers, so nothing needs escaping.
 """
 
 from __future__ import annotations

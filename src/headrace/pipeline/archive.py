@@ -2,10 +2,10 @@
 
     <path>/date=2027-01-15/hour=08/shard-00000-<first>-<last>.parquet
 
-Each hour (UTC, by event time) has its own files, each with all events of one shard from one entry to another. A file
-appears complete or not at all: it is written under a name that begins with a dot and then renamed. The same events give
-the same name. A batch that Spark runs again may be longer than before, so files can overlap; `select_slices` decides
-which part of each file counts, so that every event counts once.
+Each hour (UTC, by event time) has its own files. A file has all events of one shard from one entry to another, which
+its name states, so the same events always give the same name. A file appears complete or not at all: it is written
+under a name that begins with a dot and then renamed. A batch that Spark runs again may be longer than before, so files
+can overlap; `select_slices` decides which part of each file counts, so that every event counts once.
 
 The path is a folder that every executor can access, or a URI supported by pyarrow (s3://, gs://, hdfs://).
 """

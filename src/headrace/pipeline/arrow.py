@@ -1,4 +1,5 @@
-"""Arrow: compute functions, regrouped batches, and tables as bytes for results of Spark tasks and for spool records."""
+"""Helpers for Arrow: compute functions, grouping of record batches, and conversion of tables to bytes and back, for the
+results of Spark tasks and for spool records."""
 
 from __future__ import annotations
 

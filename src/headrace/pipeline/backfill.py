@@ -1,7 +1,8 @@
 """Rewrite hours of history from the archive, and activate them atomically.
 
-Every tier is written under a new generation, which is not read yet. Then one row switches the whole window to it. A
-backfill killed before that has changed nothing visible; run again, it allocates another generation.
+The rows of every tier are written with a new generation number, which readers ignore at first. Then one row switches
+the whole window to the new generation. A backfill that is killed before that has changed nothing visible; the next one
+uses another generation number.
 """
 
 from __future__ import annotations

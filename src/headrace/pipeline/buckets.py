@@ -1,6 +1,6 @@
 """Aggregate events to rows of the warehouse, in Arrow and numpy: no Python code runs per event.
 
-`bucketize` computes partial sums of events where they were read; `merge` adds partial sums. Both are pure, and
+`bucketize` computes partial sums of events, in the task that read them; `merge` adds partial sums. Neither does I/O.
 `merge(bucketize(a), bucketize(b))` equals `bucketize(a + b)`, so the result does not depend on how events were split
 among partitions, nor on whether they were streamed or replayed.
 """

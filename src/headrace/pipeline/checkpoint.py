@@ -1,8 +1,8 @@
 """Check where a query starts, and whether Spark's checkpoint, the spool and Valkey's consumer group belong together.
 
-All three record how far events were read: the checkpoint for Spark, the marks of the spool for what is counted, the
-group for other tools. If one was deleted or replaced, continuing could silently lose events or count them twice, so an
-operator has to choose where to start.
+Each of the three records how far events were read: Spark continues from the checkpoint, the marks of the spool say
+which events are counted, and the group shows the position to other tools. If one of them was deleted or replaced,
+continuing could silently lose events or count them twice, so an operator has to choose where to start.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """ClickHouse as a destination of the spool: every record is delivered at least once, every row counted once.
 
-A record's payload is an Arrow IPC stream, its meta names the table, and its token identifies it to ClickHouse. Records
-are split into blocks *before* their first send, always in the same way, because ClickHouse recognises a repetition only
-if it has the same blocks: up to 50,000 rows are one block under the record's own token, more are several, under
-token/0, token/1 and so on. A record that covers an interval of stream entries has it in its meta, and sends it as one
-more batch after its rows (`warehouse.pipeline_coverage`).
+A record's payload is an Arrow IPC stream, its meta names the table, and its token identifies it to ClickHouse. Each
+insert sends one block of rows. ClickHouse recognises a repeated insert only if it has the same block, so a record is
+split into blocks *before* its first send, and always in the same way. Up to MAX_BLOCK_ROWS rows and MAX_BLOCK_BYTES
+bytes are one block, with the record's own token; more are several blocks, with token/0, token/1 and so on.
 
-This module is in `pipeline`, above the spool and the warehouse, because it needs both: the spool stays free of
-ClickHouse and Arrow, and the warehouse of the spool.
+The meta of a record may also state the interval of stream entries that it was computed from. The interval is inserted
+as one more batch after the rows (`warehouse.pipeline_coverage`).
+
+This module is in `pipeline` because it needs both the spool and the warehouse: the spool must not depend on ClickHouse
+and Arrow, nor the warehouse on the spool.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decode stream entries to Arrow, in bulk. No Python code runs per event, unless a page has unreadable entries.
 
-Unreadable entries (garbage, an unknown version or verb) become rows with the reason in `aside`; their other columns are
-null, except for the event number where it can be read: version and number come first in every layout.
+An unreadable entry (garbage, an unknown version or verb) becomes a row with the reason in `aside`. Its other columns
+are null, except for the event number if it can be read: every layout starts with the version and the event number.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The streaming job: source → 5 s buckets → spool → warehouse, until stopped.
 
-A micro-batch is done when it is in the spool; an exporter beside the query sends it on, so an unavailable warehouse
-does not stop the reading. A failed micro-batch (Valkey is unavailable, the spool is full) ends the query; it is
-restarted from its checkpoint after a delay that doubles from 1 s to 30 s. Nothing is lost meanwhile: events wait in the
-streams.
+A micro-batch is done when it is in the spool. An exporter in the same process sends it to ClickHouse, so the query
+continues to read while ClickHouse is unavailable. If a micro-batch fails (Valkey is unavailable, the spool is full),
+the query ends and is restarted from its checkpoint after a delay that doubles from 1 s to 30 s. Nothing is lost
+meanwhile: events wait in the streams.
 """
 
 from __future__ import annotations

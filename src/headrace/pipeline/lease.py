@@ -1,10 +1,12 @@
 """Lease that lets one pipeline at a time read the streams of a Valkey, wherever it runs.
 
-Two pipelines with their own spools that read the same streams would count everything twice. The pipeline that holds the
-key reads; the key expires when its holder dies. A holder is identified by its folder, whose spool only one process can
-have open, so a restarted pipeline continues at once instead of waiting for its own lease to expire. The last reader is
-recorded permanently: a pipeline that was replaced must not continue from its old position, even if the lease is free
-again.
+Two pipelines with their own spools that read the same streams would count everything twice. The lease is a key in
+Valkey: the pipeline that holds it reads, and it expires if its holder dies. The holder is identified by an id stored in
+the pipeline's folder. Only one process can have the spool in this folder open, so a restarted pipeline continues at
+once instead of waiting for its own lease to expire.
+
+The id of the last reader is stored in Valkey without expiry: a pipeline that was replaced must not continue from its
+old position, even if the lease is free again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Status, Prometheus metrics and health response of the pipeline.
 
-Updated by the sink (stored batches), by Spark's listener (durations) and by the job (lag, failures).
+The sink reports stored batches, Spark's listener reports durations, and the job reports lag and failures.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Offsets of the pipeline in the stream of each shard.
 
-Spark compares offsets as JSON text, so keys are always in the same order. An offset names the last entry that was read:
-its id, and the shard's event number in it.
+An offset names the last entry that was read: its id, and the shard's event number in that entry. Spark compares offsets
+as JSON text, so their keys are always in the same order.
 """
 
 from __future__ import annotations

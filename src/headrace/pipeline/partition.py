@@ -1,4 +1,4 @@
-"""Summarise a partition of events inside a Spark task, next to the read, and archive its events on request.
+"""Summarise a partition of events in the Spark task that reads them, and archive the events if an archive is given.
 
 Shared by streaming, replay and tests.
 """

@@ -1,6 +1,6 @@
 """Look up positions in a stream: the newest entry, the entry of an event number, the position of a group.
 
-Each takes a few lookups of a few entries, however long the stream is.
+Each function needs only a few lookups of a few entries, however long the stream is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Report an unhealthy exporter as a problem for alerts.
 
-The report is repeated while the problem lasts and withdrawn when a send succeeds. A process that ends with a problem
-leaves a report that becomes stale.
+The report is repeated while the problem lasts and withdrawn when a send succeeds. If the process ends before that, its
+report becomes stale because it is not repeated.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """The Spark data source `redis_stream`: metric streams as a streaming DataFrame.
 
 A micro-batch is exactly the entries between two offsets, however often it is replayed. `read` runs in the executors and
-is stateless: it reads its range from Valkey each time. `commit` is called when everything up to an offset is stored
-downstream; then the stream is trimmed, except for the last entry, which stays as an anchor, and the consumer group is
-moved so that ordinary tools show the lag.
+is stateless: it reads its range from Valkey each time. `commit` is called when everything up to an offset is in the
+spool. It trims the stream up to that offset, except for the last entry, which keeps the event number of the position,
+and moves the consumer group, so that ordinary tools show the lag.
 
 Options: `url`; `shards` (a minimum; more are found in Valkey as they appear); `maxEventsPerTrigger`;
 `eventsPerPartition`, above which a shard's range is read by several tasks; `startingOffsets` (JSON) for a query without
-a checkpoint. With `summaries` set, rows are not events but partition summaries (partition.py), computed by the reading
-task, so that events need not pass through Java. Its value says which events to skip and where to archive.
+a checkpoint; `summaries`: with it, rows are not events but partition summaries (partition.py), computed by the reading
+task, so that events need not pass through Java. Its value is a PartitionPlan: which entries to skip, and where to
+archive.
 """
 
 from __future__ import annotations

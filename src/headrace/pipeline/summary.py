@@ -1,7 +1,7 @@
 """Summaries of partitions of events: Arrow in, Arrow out. This module does no I/O and does not import pyspark.
 
-A summary contains the partial sums of its partition (as Arrow bytes, which Spark passes on unchanged) and what was
-read: from which entry to which, how many, and what is missing among them.
+A summary contains the partial sums of its partition (as Arrow bytes, which Spark passes on unchanged) and describes the
+entries that were read: the first, the last, their number, and how many event numbers are missing among them.
 """
 
 from __future__ import annotations
