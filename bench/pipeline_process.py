@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import psutil
+from tools.maintenance_owner import own_maintenance
 
+from bench.pipeline_stream import SHARDS
 from bench.server import READY_S, Bench
 from headrace.embedded.clickhouse import EmbeddedClickHouse
 from headrace.embedded.process import GuardedProcess
@@ -113,7 +115,8 @@ def running_pipeline(
     """Run `headrace pipeline` on its own database in both servers; it has read nothing yet."""
     warehouse = new_warehouse(clickhouse, name)
     with bench.in_db(db) as redis:
-        redis.set(keys.SHARDS, 2)
+        redis.set(keys.SHARDS, SHARDS)
+        own_maintenance(redis, SHARDS)  # `wait_for` counts events, and a tick is one
     env = {
         "HEADRACE_REDIS_URL": bench.url(db),
         "HEADRACE_CLICKHOUSE_URL": clickhouse.url,

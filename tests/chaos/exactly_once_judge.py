@@ -19,8 +19,6 @@ from tests.chaos.exactly_once_crew import SHARDS
 
 ENVIRONMENT_TABLES = tuple(tier.environments for tier in TIERS)
 
-OWNERSHIP_MS = 3_600_000
-
 
 @dataclass(frozen=True)
 class Report:
@@ -109,14 +107,6 @@ def count_events(valkey: Valkey) -> list[int]:
 
 def stream_length(valkey: Valkey) -> int:
     return sum(valkey.xlen(keys.metrics(shard)) for shard in range(SHARDS))
-
-
-def own_maintenance(valkey: Valkey) -> None:
-    """Become the maintenance owner of every shard for an hour, so that no other process adds an event."""
-    for shard in range(SHARDS):
-        until_ms = time.time_ns() // 1_000_000 + OWNERSHIP_MS
-        owner = {"maintainer": "judge", "maintainer_until": until_ms, "maintainer_ms": OWNERSHIP_MS}
-        valkey.hset(keys.meta(shard), mapping=cast(Any, owner))
 
 
 def optimize(warehouse: Client) -> None:

@@ -16,6 +16,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from tools.maintenance_owner import own_maintenance
+
 from headrace.embedded.clickhouse import EmbeddedClickHouse
 from headrace.embedded.process import GuardedProcess, choose_port
 from headrace.embedded.valkey import EmbeddedValkey
@@ -35,7 +37,6 @@ from tests.chaos.exactly_once_judge import (
     count,
     count_events,
     optimize,
-    own_maintenance,
     stream_length,
 )
 from tests.chaos.exactly_once_parts import READY_S, Pipeline, Warehouse, lose_newest
@@ -225,7 +226,7 @@ class Run:
         self.crew.stop("producer")
         wait_for(self._idle, DRAIN_S)
         self.crew.stop("worker")
-        own_maintenance(self.client.redis)  # prevents a tick of the pipeline after its last batch
+        own_maintenance(self.client.redis, SHARDS)  # prevents a tick of the pipeline after its last batch
         wait_for(lambda: self.counted().agrees, self.size.settle_s)
         self.chaos.pipeline.stop()
         before = self.counted()
