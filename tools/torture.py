@@ -55,7 +55,7 @@ def parse_args(args: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def build_command(seed: int, cache: Path, args: Sequence[str]) -> list[str]:
     """Return pytest's command line. A whole tier runs in several processes, as with `./hr test`."""
-    workers = {(): ["-n", "3"], ("--slow",): ["-n", "2"]}.get(tuple(args), [])
+    workers = {"": ["-n", "3"], "--slow": ["-n", "2"]}.get(" ".join(args), [])
     seeds = [f"--randomly-seed={seed}", f"--hypothesis-seed={seed}"]
     limits = [f"--timeout={TEST_TIMEOUT_S}", "-o", f"cache_dir={cache}"]
     return [sys.executable, "-m", "pytest", *workers, *seeds, *limits, *args]
