@@ -14,8 +14,8 @@
     GROUP BY hour
   )) = (generation > 0)
 
--- name: counter_sums
--- Sums of all counters and of wait and run durations (ms).
+-- name: operation_sums
+-- Sums of the counters of operations.
   sum(enqueue_count) AS enqueue_count,
   sum(spill_count) AS spill_count,
   sum(refill_count) AS refill_count,
@@ -28,6 +28,9 @@
   sum(release_count) AS release_count,
   sum(redrive_count) AS redrive_count,
   sum(cancel_count) AS cancel_count,
+
+-- name: duration_sums
+-- Sums of wait and run durations (ms), and how many were measured.
   sum(total_wait_duration_ms) AS wait_ms,
   sum(wait_duration_count) AS waits,
   sum(total_run_duration_ms) AS run_ms,
@@ -44,7 +47,7 @@
 
 -- name: duration_percentiles
 -- Keys of the histogram buckets that hold the percentiles of wait and run durations, see model/histogram.py; without
--- meaning where nothing was measured. Needs counter_sums and duration_histograms.
+-- meaning where nothing was measured. Needs duration_sums and duration_histograms.
   arrayFirst((key, rank) -> rank >= ceil(waits * 0.5), wait_keys, wait_ranks) AS wait_p50,
   arrayFirst((key, rank) -> rank >= ceil(waits * 0.9), wait_keys, wait_ranks) AS wait_p90,
   arrayFirst((key, rank) -> rank >= ceil(waits * 0.95), wait_keys, wait_ranks) AS wait_p95,
@@ -77,7 +80,7 @@ SELECT
   toUInt8(grouping(place)) AS of_epoch,
   place AS point,
   epoch,
-{counter_sums}{duration_percentiles}  max(max_queue_length) AS max_depth,
+{operation_sums}{duration_sums}{duration_percentiles}  max(max_queue_length) AS max_depth,
   max(max_cold_queue_length) AS max_cold,
   max(max_concurrency_current) AS max_running,
   max(max_bytes) AS highest_bytes,
@@ -206,7 +209,7 @@ SELECT
   toUInt8(grouping(place)) AS of_epoch,
   place AS point,
   0 AS epoch,
-{counter_sums}{duration_percentiles}  max(max_queue_length) AS max_depth,
+{operation_sums}{duration_sums}{duration_percentiles}  max(max_queue_length) AS max_depth,
   max(max_concurrency_current) AS max_running,
   newest.depth AS depth,
   newest.running AS running,
@@ -361,7 +364,7 @@ LEFT JOIN
 {duration_histograms}  max(max_queue_length) AS highest
   SELECT
     queue_name,
-{counter_sums}{duration_percentiles}    highest AS max_depth
+{operation_sums}{duration_sums}{duration_percentiles}    highest AS max_depth
   FROM {table}
   WHERE organization_id = {org:String}
     AND project_id = {project:String}
@@ -409,19 +412,7 @@ SELECT
   queue_name,
   toUnixTimestamp(bucket_start) AS start_s,
   epoch,
-  sum(enqueue_count) AS enqueue_count,
-  sum(spill_count) AS spill_count,
-  sum(refill_count) AS refill_count,
-  sum(dequeue_count) AS dequeue_count,
-  sum(ack_count) AS ack_count,
-  sum(nack_count) AS nack_count,
-  sum(dlq_count) AS dlq_count,
-  sum(ttl_expire_count) AS ttl_expire_count,
-  sum(reclaim_count) AS reclaim_count,
-  sum(release_count) AS release_count,
-  sum(redrive_count) AS redrive_count,
-  sum(cancel_count) AS cancel_count,
-  max(max_queue_length) AS max_queue_length,
+{operation_sums}  max(max_queue_length) AS max_queue_length,
   max(max_cold_queue_length) AS max_cold_queue_length,
   max(max_concurrency_current) AS max_concurrency_current,
   max(max_env_queue_length) AS max_env_queue_length,
@@ -450,19 +441,7 @@ SELECT
   project_id,
   environment_id,
   toUnixTimestamp(bucket_start) AS start_s,
-  sum(enqueue_count) AS enqueue_count,
-  sum(spill_count) AS spill_count,
-  sum(refill_count) AS refill_count,
-  sum(dequeue_count) AS dequeue_count,
-  sum(ack_count) AS ack_count,
-  sum(nack_count) AS nack_count,
-  sum(dlq_count) AS dlq_count,
-  sum(ttl_expire_count) AS ttl_expire_count,
-  sum(reclaim_count) AS reclaim_count,
-  sum(release_count) AS release_count,
-  sum(redrive_count) AS redrive_count,
-  sum(cancel_count) AS cancel_count,
-  max(max_queue_length) AS max_queue_length,
+{operation_sums}  max(max_queue_length) AS max_queue_length,
   max(max_concurrency_current) AS max_concurrency_current,
   sum(total_wait_duration_ms) AS total_wait_duration_ms,
   sum(wait_duration_count) AS wait_duration_count,
