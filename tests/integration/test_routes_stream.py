@@ -199,4 +199,4 @@ def test_clients_that_go_without_a_word_hold_no_place(server: StreamServer) -> N
         with socket.create_connection(server.address) as line:
             line.sendall(f"GET /api/v1/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n\r\n".encode())
         wait_until(lambda: server.hub.subscriber_count == 0, "the place is given back")
-    wait_until(lambda: (server.hub.subscriber_count, len(server.hub.feeds)) == (0, 0), "nobody reads for nobody")
+    wait_until(lambda: (server.hub.subscriber_count, len(server.hub.feeds)) == (0, 0), "no feed or subscriber is left")
