@@ -43,9 +43,6 @@ DB = 0
 CONCURRENCY = 2
 NAP_S = 0.002
 QUIET_LOAD = 0.5  # share of the worker's capacity
-WORKER = {
-    "HEADRACE_WORKER_POLL": "2ms"
-}  # otherwise quiet tenants alone would mostly wait for the poll of an idle worker
 SEED = 7
 SHARE = 0.99
 
@@ -100,7 +97,7 @@ def measure_capacity(bench: Bench) -> float:
         def done() -> int:
             return int(cast(Any, client.redis.hget(queue, "o:ack")) or 0)
 
-        with bench.worker(DB, CONCURRENCY, WORKER) as child:
+        with bench.worker(DB, CONCURRENCY) as child:
             return measure_rate(done, total, child)
 
 
@@ -110,7 +107,7 @@ def measure_quiet_waits(bench: Bench, arrivals: list[tuple[float, QueueRef]], no
         client.redis.flushdb()
         for _ in range(noisy_jobs // 1000):
             client.enqueue_many(NOISY, naps(1000))
-        with bench.worker(DB, CONCURRENCY, {**WORKER, WAITS_FILE: str(waits_file)}):
+        with bench.worker(DB, CONCURRENCY, {WAITS_FILE: str(waits_file)}):
             send_timed(client, QUIET[0], 0)
             while not read_wait_times(client, QUIET[:1]):  # until the worker is running
                 time.sleep(0.01)

@@ -192,7 +192,7 @@ def test_a_caller_with_a_shorter_ownership_does_not_take_over(shard: Shard) -> N
 
 
 def test_the_answer_says_when_maintenance_is_next_needed(shard: Shard) -> None:
-    """The first of: next tick, a due job, the end of a lease, the end of a TTL."""
+    """The first of: half of the ownership, next tick, a due job, the end of a lease, the end of a TTL."""
 
     def due_ms(key: str) -> float:
         [(_, score)] = cast("list[tuple[bytes, float]]", shard.valkey.zrange(key, 0, 0, withscores=True))
@@ -200,11 +200,12 @@ def test_the_answer_says_when_maintenance_is_next_needed(shard: Shard) -> None:
 
     def check(next_ms: float) -> None:
         before_ms = server_ms(shard.valkey)
-        answer = shard.maintain()
+        answer = shard.maintain(ownership_ms=8 * HOUR_MS)
         assert next_ms - server_ms(shard.valkey) <= answer.next_call_ms <= next_ms - before_ms + 1
 
-    first = shard.maintain()
+    first = shard.maintain(ownership_ms=8 * HOUR_MS)
     assert (first.ticked, first.next_call_ms) == (True, 2 * HOUR_MS)
+    assert shard.maintain(ownership_ms=HOUR_MS).next_call_ms == HOUR_MS / 2
     shard.client.enqueue(shard.ref, NewJob("t", delay_ms=HOUR_MS))
     check(due_ms(keys.scheduled(0)))
     shard.client.enqueue(shard.ref, NewJob("t", ttl_ms=HOUR_MS // 2))

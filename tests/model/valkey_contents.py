@@ -75,6 +75,7 @@ def check(client: Valkey, truth: Truth) -> ValkeyContents:
     check_jobs_are_in_one_place(contents)
     for shard in range(truth.shards):
         check_classes(contents, truth, shard)
+        check_wake_keys(contents, shard)
     check_sorted_sets(contents, truth)
     check_hashes(contents, truth)
     check_strings_and_sets(contents, truth)
@@ -126,6 +127,16 @@ def check_classes(contents: ValkeyContents, truth: Truth, shard: int) -> None:
     assert classes | parked == expected
 
 
+def check_wake_keys(contents: ValkeyContents, shard: int) -> None:
+    """While jobs may run, the wake keys are set, so that a worker that becomes idle takes them. That of a queue name is
+    set only then; that of all queues may be left over until the next dequeue."""
+    names = {name for name in contents.sorted_sets if name.startswith(keys.prefix(shard))}
+    assert keys.envs(shard) not in names or keys.wake(shard) in names
+    classes = {name.removeprefix(f"{keys.prefix(shard)}class:") for name in names if parse_kind(name) == "class"}
+    by_name = f"{keys.prefix(shard)}wake:"
+    assert {name.removeprefix(by_name) for name in names if name.startswith(by_name)} == classes
+
+
 def check_sorted_sets(contents: ValkeyContents, truth: Truth) -> None:
     expected: dict[str, Members] = {}
 
@@ -154,7 +165,8 @@ def check_sorted_sets(contents: ValkeyContents, truth: Truth) -> None:
             add(keys.dead(shard, ref), job.member, job.buried_ms)
         if job.waits and job.expires_ms is not None:
             add(keys.expiries(shard), job.shard_member, job.expires_ms)
-    found = {name: members for name, members in contents.sorted_sets.items() if parse_kind(name) != "class"}
+    elsewhere = ("class", "wake", "due")  # checked by check_classes and check_wake_keys
+    found = {name: members for name, members in contents.sorted_sets.items() if parse_kind(name) not in elsewhere}
     for shard in range(truth.shards):
         ends = found.get(keys.leases(shard), {})
         for member, end in ends.items():  # a lease that ends in the far future is as good as any other

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,15 @@ class TestProducer:
         with SyncClient(role_url(server, "producer")) as client:
             assert client.enqueue(REF, NewJob("send", id="a")) is False
         assert server.read_denials() == []
+
+    def test_sends_jobs_with_the_rules_of_a_release_that_woke_no_workers(self, server: AclValkey) -> None:
+        enqueue_as_admin(server, NewJob("send"))
+        role = build_producer_role()
+        older = [pattern for pattern in role.patterns if not pattern.endswith(("}:wake", "}:wake:*", "}:due"))]
+        assert len(older) == len(role.patterns) - 3
+        with SyncClient(server.create_user(replace(role, patterns=older))) as client:
+            jobs = [NewJob("send"), NewJob("send", delay_ms=1)]
+            assert client.enqueue_many(OTHER, jobs) == [True, True]
 
     def test_spills_what_does_not_fit(self, server: AclValkey, postgres_url: str) -> None:
         enqueue_as_admin(server, NewJob("send"))

@@ -10,12 +10,17 @@ All keys of an environment have the hash tag of its shard, so that one script ca
                                        complete), mover_token (fencing), mover_* (status of the mover), turn and turn:Q
                                        (clocks of the fair indexes, see lua/fair_index.lua), ticked (last tick),
                                        maintainer, maintainer_until, maintainer_ms (maintenance owner, when its
-                                       ownership ends, its duration), checked (cursor of the search for queues that are
-                                       miscounted or not indexed)
+                                       ownership ends, its duration), maintain_at (when it runs next), checked (cursor
+                                       of the search for queues that are miscounted or not indexed)
     hr:{0}:metrics             stream  metric events, one field `e` (see model/event.py)
     hr:{0}:metrics:enabled     string  "0" stops writing events; odometers and seq still advance
     hr:{0}:envs                zset    fair index: environment → turns served; only environments with jobs that may run
     hr:{0}:class:Q             zset    the same for one queue name, for workers that serve some queues only
+    hr:{0}:wake                zset    one member while jobs may run and no worker was notified; idle workers block on
+                                       it (lua/wake.lua)
+    hr:{0}:wake:Q              zset    the same for one queue name
+    hr:{0}:due                 zset    one member if a job is due before the maintenance owner runs next; the owner
+                                       blocks on it
     hr:{0}:queues              set     every queue that was ever used (its part of the key)
     hr:{0}:environments        set     every environment that has a queue (clients of 0.1.0 add none: maintenance does)
     hr:{0}:asking              set     environments whose enqueues were refused because their share of a quota of their
@@ -184,6 +189,18 @@ def env_blocked(shard: int, ref: EnvRef) -> str:
 
 def queue_class(shard: int, queue_name: str) -> str:
     return f"{prefix(shard)}class:{encode(queue_name)}"
+
+
+def wake(shard: int) -> str:
+    return f"{prefix(shard)}wake"
+
+
+def wake_by_name(shard: int, queue_name: str) -> str:
+    return f"{prefix(shard)}wake:{encode(queue_name)}"
+
+
+def due(shard: int) -> str:
+    return f"{prefix(shard)}due"
 
 
 def queue(shard: int, ref: QueueRef) -> str:

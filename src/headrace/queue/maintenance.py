@@ -2,8 +2,8 @@
 
 Jobs whose lease has expired return to their queue, due jobs become ready, jobs whose TTL has ended are removed, and
 each shard ticks, so that history advances while nothing happens. Every long-running process of Headrace runs
-maintenance in the background. Each shard has one maintenance owner; the other processes try again when its ownership
-ends.
+maintenance in the background. Each shard has one maintenance owner, which sleeps until the next job is due and is
+woken for one that is due sooner; the other processes try again when its ownership ends.
 
 Each shard has its own thread, so a shard whose server fails or hangs does not delay the others. The threads need no
 event loop, so tasks that block the loop do not delay them either.
@@ -24,14 +24,14 @@ from headrace.queue.scripts import MaintainResult, Stubs
 from headrace.runtime.backoff import Backoff
 from headrace.runtime.loop import make_process_name, run_in_thread, single_value_family
 from headrace.runtime.metrics import MetricDeclaration, MetricFamilies, MetricValues
+from headrace.valkey.blocking import KeyWaiter
 from headrace.valkey.connect import ScriptError, Valkey, connect, translate_errors
 from headrace.valkey.scripts import run
 
 log = logging.getLogger(__name__)
 
-OWNERSHIP_S = 3.0  # another process takes over this long after the owner's last call
-MAX_PAUSE_S = 1.0  # between two calls of the owner; a job enqueued in between may be due sooner
-MIN_PAUSE_S = 0.01  # while there is more to do than one call handles
+OWNERSHIP_S = 5.0  # another process takes over this long after the owner's last call; the script halves it for pauses
+MIN_PAUSE_S = 0.002  # while there is more to do than one call handles
 BACKOFF = Backoff(base_s=1.0, longest_s=10.0)
 REFUSED_PAUSE_S = 60.0  # if the Valkey user of this process is not permitted to maintain
 BATCH = 1000  # jobs of each kind in one call
@@ -76,6 +76,7 @@ class Maintenance:
         self._url = url
         self._stubs = stubs
         self._client: Valkey | None = None
+        self._due_signals: dict[int, KeyWaiter] = {}
         self._connecting = threading.Lock()
         self._owned: set[int] = set()
         self._failures: dict[int, int] = {}  # consecutive failures, by shard
@@ -99,6 +100,8 @@ class Maintenance:
                 thread.start()
                 threads.append(thread)
             stop.wait(COUNT_EVERY_S)
+        for signal in list(self._due_signals.values()):
+            signal.close()
         until = time.monotonic() + STOP_S
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
@@ -125,7 +128,7 @@ class Maintenance:
             self._report_quarantined(shard, answer.quarantined)
         if not answer.is_owner:
             return answer.next_call_ms / 1000
-        return min(max(answer.next_call_ms / 1000, MIN_PAUSE_S), MAX_PAUSE_S)
+        return max(answer.next_call_ms / 1000, MIN_PAUSE_S)
 
     def _report_quarantined(self, shard: int, count: int) -> None:
         self._quarantined.add(count, str(shard))
@@ -165,8 +168,23 @@ class Maintenance:
             yield values.read()
 
     def _maintain_forever(self, shard: int, stop: Event) -> None:
-        while not stop.wait(self.maintain(shard)):
-            pass
+        while not stop.is_set():
+            pause_s = self.maintain(shard)
+            if shard in self._owned:
+                self._wait_until_due(shard, pause_s, stop)
+            else:
+                stop.wait(pause_s)
+
+    def _wait_until_due(self, shard: int, longest_s: float, stop: Event) -> None:
+        """Wait until a job of a shard is due sooner than expected, but not longer than `longest_s`."""
+        started = time.monotonic()
+        try:
+            if shard not in self._due_signals:
+                self._due_signals[shard] = KeyWaiter(self._get_client(), keys.due(shard))
+            self._due_signals[shard].wait(longest_s)
+        except Exception as error:  # without the signal jobs become ready later, never not at all
+            log.debug("cannot wait for the due signal of shard %d: %s", shard, error)
+            stop.wait(max(0.0, started + longest_s - time.monotonic()))
 
     def _get_client(self) -> Valkey:
         with self._connecting:

@@ -79,10 +79,11 @@ class ReconnectPolicy:
         self._give_up_at = time.monotonic() + (self._grace_s if self.has_dequeued else 0.0)
         self.wake.set()
 
-    async def wait_for_work(self) -> None:
-        """Wait until a job ends, the worker is to stop, or the poll interval has passed."""
+    async def wait_for_work(self, longest_s: float | None = None) -> None:
+        """Wait until a job ends, the worker is to stop, or the poll interval or `longest_s` has passed."""
+        seconds = self._poll_s if longest_s is None else min(self._poll_s, longest_s)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self.wake.wait(), self._poll_s)
+            await asyncio.wait_for(self.wake.wait(), seconds)
         self.wake.clear()
 
     async def run_every(self, seconds: float, do: Callable[[], Awaitable[None]]) -> None:

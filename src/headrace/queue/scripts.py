@@ -186,6 +186,12 @@ class RedriveResult:
     remaining: int = 0  # examined jobs that match but exceed the caps
 
 
+class LeasedJobs(list[LeasedJob]):
+    """The jobs that one dequeue leased. `has_more`: it left jobs that the caller could have leased."""
+
+    has_more = False
+
+
 @dataclass(frozen=True)
 class ResyncResult:
     cursor: int  # for the next call; 0: all queues are done
@@ -255,7 +261,7 @@ class Stubs:
 
     def dequeue(
         self, shard: int, n: int, lease_ms: int, queues: Iterable[str] = (), *, look: str = ""
-    ) -> ScriptCall[list[LeasedJob]]:
+    ) -> ScriptCall[LeasedJobs]:
         """Lease up to n jobs of the queues with these names, in every environment; of all queues if none is given.
 
         With `look` "0" or "1" the call is refused (SettingsNotRestored) if settings were not restored on this server;
@@ -535,9 +541,12 @@ def _parse_dead_row(_: bytes, buried: bytes, body: bytes, *fields: bytes) -> Dea
     )
 
 
-def _parse_leased_jobs(answer: tuple[list[list[bytes]], list[list[Any]]]) -> list[LeasedJob]:
-    refs = [QueueRef(*(name.decode() for name in names)) for names in answer[0]]
-    return [_parse_leased_job(refs, *fields) for fields in answer[1]]
+def _parse_leased_jobs(answer: tuple[list[list[bytes]], list[list[Any]], int]) -> LeasedJobs:
+    names, leased, has_more = answer
+    refs = [QueueRef(*(part.decode() for part in parts)) for parts in names]
+    jobs = LeasedJobs(_parse_leased_job(refs, *fields) for fields in leased)
+    jobs.has_more = has_more == 1
+    return jobs
 
 
 def _parse_leased_job(

@@ -4,7 +4,8 @@ A job is never popped: until its result is applied it stays in Valkey under a le
 the worker has the job; if this process dies, the lease expires and maintenance returns the job.
 
 To be fast with small jobs the worker leases some jobs ahead (prefetch) and reports results in batches: one script call
-per shard, while the next jobs already run. This weakens no guarantee: prefetched jobs are leased, and a job is not done
+per shard, while the next jobs already run. An idle worker does not poll: it blocks on the wake keys of its shards
+(wake.py). This weakens no guarantee: prefetched jobs are leased, and a job is not done
 before its result is reported.
 """
 
@@ -33,6 +34,7 @@ from headrace.queue.reconnect import ReconnectPolicy, ShardConnection
 from headrace.queue.registry import RunningTask, WorkerRegistration
 from headrace.queue.scripts import Stubs
 from headrace.queue.tasks import Bury, RegisteredTask, Tasks
+from headrace.queue.wake import WakeKeys, group_shards
 from headrace.queue.worker_metrics import BURY, LOST, NACK, RECLAIM, WorkerMetrics, WorkerStatus, find_oldest
 from headrace.runtime.backoff import Backoff
 from headrace.valkey.connect import ScriptError
@@ -50,6 +52,8 @@ SETTINGS_WAIT_S = 60.0
 PREFETCH_S = 0.005
 RATE_WINDOW_S = 0.05  # interval of measuring the completion rate
 EMPTY_SHARD_PAUSE_S = 0.003  # how long an empty shard is skipped while other shards have work
+FALSE_WAKES = 3  # woken this often in a row without finding a job, a worker waits before it dequeues again
+FALSE_WAKE_BACKOFF = Backoff(base_s=0.005, longest_s=0.2)
 SLOW_CALL_S = 0.25  # the main loop does not wait longer for calls to a shard; they continue in the background
 
 NACK_OUTCOMES = (LOST, NACK, BURY)  # by the code that the script returns
@@ -60,7 +64,7 @@ class WorkerOptions:
     concurrency: int = 10
     prefetch: int = 100  # maximum number of prefetched jobs; see PREFETCH_S
     queues: tuple[str, ...] = ()  # names of the queues to serve, in every environment; empty: all
-    poll_s: float = 0.2  # interval of polling while no job is ready
+    poll_s: float = 5.0  # an idle worker dequeues after this long even if it was not woken
     lease_s: float = 30.0
     heartbeat_s: float = 5.0
     grace_s: float = 30.0  # how long running jobs may take to finish after a stop
@@ -114,6 +118,8 @@ class WorkerShard:
 
     number: int
     link: ShardConnection = field(default_factory=ShardConnection)
+    may_have_jobs: bool = True  # False: the last dequeue left none, and the shard's wake key was not set since
+    false_wakes: int = 0  # wakes in a row that found no job
     results: JobResults = field(default_factory=JobResults)
     empty_until: float = 0.0
     heartbeat_at: float | None = None
@@ -157,6 +163,8 @@ class Worker:
         self._prefetched: deque[LeasedJob] = deque()  # leased, not started
         self._running: dict[asyncio.Task[None], tuple[LeasedJob, int]] = {}  # job and when it started (ms)
         self._shards: list[WorkerShard] = []  # empty until the number of shards is known
+        self._wakes: list[WakeKeys] = []
+        self._wake_loops: list[asyncio.Task[None]] = []
         self._stopping = False
         # As many threads as jobs: asyncio's default pool is smaller, so synchronous tasks would wait for a thread.
         self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="task")
@@ -173,6 +181,12 @@ class Worker:
             await self._reconnect.retry_until_available(self._client.check_shards)
             self._stubs = self._client.options.make_stubs()  # now with the number of shards
             self._shards = [WorkerShard(number) for number in range(self._stubs.shards)]
+            self._wakes = [
+                WakeKeys(self._client.url, shards, self._options.queues, self._options.poll_s)
+                for shards in group_shards(self._client.redis, len(self._shards))
+            ]
+            self._wake_loops = [asyncio.create_task(self._wait_for_wakes(wakes)) for wakes in self._wakes]
+            loops += self._wake_loops
             beats = (self._repeat(shard, self._options.heartbeat_s, self._heartbeat) for shard in self._shards)
             loops += map(asyncio.create_task, beats)
             if self._registration is not None:
@@ -188,6 +202,8 @@ class Worker:
             for task in (*loops, *(call for shard in self._shards for call in self._list_calls(shard))):
                 task.cancel()
             self._threads.shutdown(wait=False)
+            for wakes in self._wakes:
+                await wakes.close()
             if self._registration is not None:
                 await self._reconnect.retry_until_available(self._registration.deregister)
 
@@ -197,8 +213,70 @@ class Worker:
         if calls := [*dequeues, *self._start_reports()]:
             await asyncio.wait(calls, timeout=SLOW_CALL_S)
         got_jobs = any(dequeue.done() and dequeue.result() for dequeue in dequeues)
+        self._update_idle()
         if not got_jobs and not any(shard.can_report for shard in self._shards):
-            await self._reconnect.wait_for_work()
+            await self._reconnect.wait_for_work(self._find_retry_s())
+
+    def _update_idle(self) -> None:
+        """Let the worker wait for wake keys only while it has free slots and no shard is known to have jobs. Shards
+        that failed and will be retried do not keep it from waiting for others."""
+        is_busy = self._count_free_slots() <= 0 or any(
+            shard.may_have_jobs and shard.link.pause_s == 0.0 for shard in self._shards
+        )
+        for wakes in self._wakes:
+            if is_busy or any(self._shards[number].may_have_jobs for number in wakes.shards):
+                wakes.wanted.clear()
+            else:
+                wakes.wanted.set()
+
+    def _find_retry_s(self) -> float | None:
+        """Return the seconds until a shard that failed is retried; None: no shard failed."""
+        return min((pause for shard in self._shards if (pause := shard.link.pause_s)), default=None)
+
+    async def _wait_for_wakes(self, wakes: WakeKeys) -> None:
+        """Mark shards that may have jobs, whenever the worker is idle: the one whose wake key was set, or all after
+        the longest wait, or after an error, because a wake may have been lost."""
+        while True:
+            await wakes.wanted.wait()
+            try:
+                woken = await wakes.wait()
+            except Exception as error:
+                for number in wakes.shards:
+                    self._record_shard_failure(self._shards[number], error)
+                await asyncio.sleep(self._shards[wakes.shards[0]].link.pause_s)
+                woken = None
+            if woken is None:
+                shards = [self._shards[number] for number in wakes.shards]
+            else:
+                shards = [self._shards[woken]]
+                await self._delay_false_wakes(shards[0])
+            for shard in shards:
+                shard.may_have_jobs = True
+            if woken is not None and self._count_free_slots() <= 0:  # filled by other shards meanwhile
+                await self._pass_wake_on(wakes, woken)
+            self._update_idle()
+            self._reconnect.wake.set()
+
+    async def _delay_false_wakes(self, shard: WorkerShard) -> None:
+        if shard.false_wakes >= FALSE_WAKES:
+            await asyncio.sleep(FALSE_WAKE_BACKOFF.full_delay_s(shard.false_wakes - FALSE_WAKES + 1))
+        shard.false_wakes += 1
+
+    async def _end_waits(self) -> None:
+        """Stop waiting for wake keys. They are set again for other workers: one may have been popped by a wait whose
+        answer was not read any more."""
+        for loop in self._wake_loops:
+            loop.cancel()
+        for wakes in self._wakes:
+            await wakes.close()
+            for number in wakes.shards:
+                await self._pass_wake_on(wakes, number)
+
+    async def _pass_wake_on(self, wakes: WakeKeys, number: int) -> None:
+        try:
+            await wakes.set_again(self._client.get_shard_client(number), number)
+        except Exception as error:  # maintenance sets it again
+            self._record_shard_failure(self._shards[number], error)
 
     def _list_calls(self, shard: WorkerShard) -> list[asyncio.Task[Any]]:
         """Return the calls to a shard in progress, without heartbeats."""
@@ -206,8 +284,7 @@ class Worker:
 
     def _start_dequeues(self) -> list[asyncio.Task[int]]:
         """Start dequeues once half of the prefetched jobs are used: few large calls are faster than many small ones."""
-        ahead = min(self._options.prefetch, int(self._completion_rate.per_s * PREFETCH_S))
-        free_slots = self._options.concurrency + ahead - len(self._prefetched) - len(self._running)
+        ahead, free_slots = self._count_ahead(), self._count_free_slots()
         if free_slots <= 0 or (self._prefetched and free_slots < ahead // 2):
             return []
         shards = self._select_shards()
@@ -216,12 +293,21 @@ class Worker:
             shard.dequeuing = asyncio.create_task(self._dequeue(shard, -(-free_slots // len(shards))))
         return [shard.dequeuing for shard in shards if shard.dequeuing is not None]
 
+    def _count_ahead(self) -> int:
+        return min(self._options.prefetch, int(self._completion_rate.per_s * PREFETCH_S))
+
+    def _count_free_slots(self) -> int:
+        return self._options.concurrency + self._count_ahead() - len(self._prefetched) - len(self._running)
+
     def _select_shards(self) -> list[WorkerShard]:
-        """Return the shards to dequeue from. Shards that were just empty are skipped unless all were, because they
-        would reduce the number of jobs requested from the others."""
+        """Return the shards to dequeue from; none if no shard may have jobs. If one may, the others are included, since
+        a busy worker does not wait for their wake keys; but not those that were just empty, because they would reduce
+        the number of jobs requested from the others."""
         now = time.monotonic()
         ready = [shard for shard in self._shards if shard.can_dequeue]
-        return [shard for shard in ready if shard.empty_until <= now] or ready
+        if not any(shard.may_have_jobs for shard in ready):
+            return []
+        return [shard for shard in ready if shard.may_have_jobs or shard.empty_until <= now]
 
     async def _dequeue(self, shard: WorkerShard, limit: int) -> int:
         """Lease up to `limit` jobs of a shard, and start or prefetch them. Return how many."""
@@ -239,11 +325,15 @@ class Worker:
             return 0
         finally:
             shard.dequeuing = None
+            self._reconnect.wake.set()  # the main loop does not wait for slow calls
         shard.link.mark_connected()
+        shard.may_have_jobs = jobs.has_more
         self._prefetched.extend(jobs)
         for job in jobs:
             self._metrics.record_wait(job.queue, job.waited_ms)
-        if not jobs:
+        if jobs:
+            shard.false_wakes = 0
+        else:
             shard.empty_until = time.monotonic() + EMPTY_SHARD_PAUSE_S
         self._start_prefetched()
         return len(jobs)
@@ -361,6 +451,7 @@ class Worker:
             shard.link.mark_connected()
         finally:
             shard.reporting = None
+            self._reconnect.wake.set()
 
     async def _report_results(self, shard: WorkerShard) -> None:
         """Report finished jobs. Results that could not be sent are kept for the next call; repeating a report is safe,
@@ -420,6 +511,7 @@ class Worker:
     async def _shut_down(self) -> None:
         self._stopping = True  # a job that ends must not start one that is being returned
         deadline = time.monotonic() + self._options.grace_s
+        await self._end_waits()
         await asyncio.gather(*(self._shut_down_shard(shard, deadline) for shard in self._shards))
 
     async def _shut_down_shard(self, shard: WorkerShard, deadline: float) -> None:

@@ -124,7 +124,11 @@ class WorkerSettings:
     concurrency: int = setting(10, "Number of jobs one worker process runs at once.", integer(1, 10_000))
     prefetch: int = setting(100, "Maximum number of jobs a worker leases ahead of those it runs.", integer(0, 10_000))
     grace: Seconds = setting(30.0, "How long a stopping worker waits for running jobs to finish.", duration("0s", "1d"))
-    poll: Seconds = setting(0.2, "Pause between polls of an idle worker.", duration("1ms", "1m"))
+    poll: Seconds = setting(
+        5.0,
+        "How long an idle worker waits to be woken before it looks for jobs by itself (for streams at most 0.2 s).",
+        duration("1ms", "1m"),
+    )
     heartbeat: Seconds = setting(
         5.0,
         "Interval at which a worker extends its leases; must be shorter than `queue.lease`.",

@@ -41,6 +41,7 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+POLL_S = 0.2  # longest pause between two reads of an idle worker
 RECLAIM_BATCH = 100
 RECLAIM_CALLS = 100  # per sweep; the next sweep continues where it stopped
 GONE_AFTER_LEASES = 10  # a consumer of Headrace that is idle for this many leases is removed
@@ -93,7 +94,7 @@ class StreamWorker:
         self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="task")
         self._completion_rate = CompletionRate()
         self._reconnect = ReconnectPolicy(
-            options.poll_s, options.grace_s, (QueueUnavailable, MemoryFull), (UnknownGroup,)
+            min(options.poll_s, POLL_S), options.grace_s, (QueueUnavailable, MemoryFull), (UnknownGroup,)
         )
         self._heartbeat_at: float | None = None
         self._task_names: dict[tuple[str, int], str] = {}  # (entry id, delivery) → task, until the outcome is counted

@@ -77,7 +77,7 @@ SCRIPT_ERRORS: dict[str, type[HeadraceError]] = {
 }
 """Error by the first word of a script's error reply."""
 
-TEMPORARY_CODES = ("BUSY", "MISCONF", "NOREPLICAS", "SLOTMOVING")
+TEMPORARY_CODES = ("BUSY", "MISCONF", "NOREPLICAS", "SLOTMOVING", "UNBLOCKED")
 TEMPORARY_ERRORS = (ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
 """Errors of a server that changed nothing because of its current state; a retry may succeed."""
 

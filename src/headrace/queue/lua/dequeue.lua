@@ -5,7 +5,7 @@
 -- ARGV       prefix, maxlen, n, lease ms, nonce, whether settings must have been restored on this server ('': no check;
 --            0: check every SETTINGS_CHECK_MS; 1: check now), then the queue names to serve (Q); none: all
 -- Returns    {queues as {org, project, env, queue}, jobs as {number of the queue, body, attempt, max attempts, lease
---            token, enqueued ms, waited ms}}
+--            token, enqueued ms, waited ms}, 1 if jobs that the caller could lease are left, else 0}
 -- Errors     SETTINGS: settings were not restored on this server
 -- A lease token is the delivery number and the nonce of the caller. The number alone is not unique: after a failover to
 -- a replica that was behind, numbers repeat.
@@ -117,6 +117,7 @@ local function take_jobs(queue, limit, bound)
     end
   end
   call_in_chunks('ZADD', LEASES, leases)
+  if #leases > 0 then signal_due(until_ms) end
   for _, job in ipairs(leasable) do lease_job(queue, job) end
   if taken > 0 then
     redis.call('ZREMRANGEBYRANK', ready, 0, taken - 1)
@@ -186,5 +187,21 @@ for _ = 1, 4 * n + 100 do
     reindex_env(queue.environment)
   end
 end
+
+-- Set the wake key of an index that still has members, for the next idle worker; else delete it. Return whether it has.
+local function pass_on(index, key)
+  if redis.call('EXISTS', index) == 1 then
+    set_signal(key)
+    return true
+  end
+  signals[key] = nil
+  redis.pcall('DEL', key)
+  return false
+end
+
+local is_more_left = not by_name and pass_on(ENVS, WAKE)
+for i = FIRST_NAME, #ARGV do
+  is_more_left = pass_on(class_key(ARGV[i]), wake_key(ARGV[i])) or is_more_left
+end
 save_all(ARGV[2])
-return { queue_names, jobs }
+return { queue_names, jobs, is_more_left and 1 or 0 }

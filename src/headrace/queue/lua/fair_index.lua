@@ -1,5 +1,5 @@
 -- Fair indexes: which environment, and which of its queues, is next.
---@include keys, clock, shard, ready, limits
+--@include keys, clock, shard, ready, limits, wake
 
 -- Self-clocked fair queueing. An index of environments is scored by the jobs that were dequeued for each. Its clock is
 -- the score of the member that was last served as the first of the index. META keeps the clock of ENVS (`turn`) and of
@@ -18,17 +18,22 @@ local function join_fair_index(index, E, clock)
 end
 
 local function join_env_index(E)
-  if not redis.call('ZSCORE', ENVS, E) then join_fair_index(ENVS, E, load_shard().turn) end
+  if redis.call('ZSCORE', ENVS, E) then return end
+  join_fair_index(ENVS, E, load_shard().turn)
+  set_signal(WAKE)
 end
 
 local function join_class_index(Q, E)
-  if not redis.call('ZSCORE', class_key(Q), E) then join_fair_index(class_key(Q), E, read_class_clock(Q)) end
+  if redis.call('ZSCORE', class_key(Q), E) then return end
+  join_fair_index(class_key(Q), E, read_class_clock(Q))
+  set_signal(wake_key(Q))
 end
 
 local function leave_class_index(Q, E)
   if redis.call('ZREM', class_key(Q), E) == 1 and redis.call('EXISTS', class_key(Q)) == 0 then
     redis.call('HDEL', META, 'turn:' .. Q)
-    class_clocks[Q] = nil
+    redis.pcall('DEL', wake_key(Q))
+    class_clocks[Q], signals[wake_key(Q)] = nil, nil
   end
 end
 

@@ -9,6 +9,8 @@ local ENVIRONMENTS = PREFIX .. 'environments'
 -- Environments that request a larger share of a quota of their project or organisation (cold/shares.py).
 local SHARE_REQUESTS = PREFIX .. 'asking'
 local SCHEDULED, EXPIRIES = PREFIX .. 'scheduled', PREFIX .. 'expiries'
+-- What idle workers and the maintenance owner block on (wake.lua).
+local WAKE, DUE = PREFIX .. 'wake', PREFIX .. 'due'
 -- Body of a dead job that is stored in PostgreSQL. (The body of a job that is done is empty.)
 local DEAD_IN_POSTGRES = 'dead'
 -- Queues that a failed script left partly changed → jobs that it was adding or leasing (failure.lua, repair.lua).
@@ -25,6 +27,7 @@ local function env_names_key(E) return PREFIX .. 'env:' .. E .. ':names' end
 local function env_blocked_key(E) return PREFIX .. 'env:' .. E .. ':parked' end
 -- `class`: fair index of the environments that have a queue of this name, for workers that serve queues by name.
 local function class_key(Q) return PREFIX .. 'class:' .. Q end
+local function wake_key(Q) return PREFIX .. 'wake:' .. Q end
 local function queue_key(E, Q) return PREFIX .. 'q:' .. E .. ':' .. Q end
 local function levels_key(E, Q) return PREFIX .. 'q:' .. E .. ':' .. Q .. ':levels' end
 local function ready_key(E, Q, priority)

@@ -25,13 +25,16 @@ local reclaimed = reclaim_ended_leases(ARGV[5])
 local released = release_due_jobs(ARGV[5])
 save_all(ARGV[2])
 check_some_queues()
+if redis.call('EXISTS', ENVS) == 1 then redis.pcall('ZADD', WAKE, 0, '0') end -- its worker may have died
 
 -- Last, so that a caller whose work fails does not become the owner.
-redis.call('HSET', META, 'maintainer', ARGV[3], 'maintainer_until', format_int(NOW + ownership_ms),
-  'maintainer_ms', format_int(ownership_ms))
 for _, index in ipairs({ SCHEDULED, LEASES, EXPIRIES }) do
   local head = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]
   if head then next_call_ms = math.min(next_call_ms, tonumber(head) - NOW) end
 end
-return { 1, math.max(0, math.ceil(next_call_ms)), expired, reclaimed, released, ticked, redis.call('HLEN', REPAIR),
-  quarantined }
+-- The owner renews its ownership in time, and is woken by DUE for what becomes due sooner.
+next_call_ms = math.max(0, math.ceil(math.min(next_call_ms, ownership_ms / 2)))
+redis.pcall('DEL', DUE)
+redis.call('HSET', META, 'maintainer', ARGV[3], 'maintainer_until', format_int(NOW + ownership_ms),
+  'maintainer_ms', format_int(ownership_ms), 'maintain_at', format_int(NOW + next_call_ms))
+return { 1, next_call_ms, expired, reclaimed, released, ticked, redis.call('HLEN', REPAIR), quarantined }

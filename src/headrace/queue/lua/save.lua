@@ -11,7 +11,7 @@
 --     producer got an error and repeats the call (`is_complete`).
 --   * Counters and fair indexes may be wrong after a failure: failure.lua and `place_by_state` request that maintenance
 --     repairs the queue (repair.lua).
---@include flows, ready, places, dead_bytes, cold_mode, fair_index, events
+--@include flows, ready, places, dead_bytes, cold_mode, fair_index, wake, events
 
 -- Write the loaded queues and environments, update the indexes, and emit events. The last call of most scripts.
 local function save_all(maxlen)
@@ -50,5 +50,6 @@ local function save_all(maxlen)
       shard_state.bytes, shard_state.changed = shard_state.bytes + queue.warm_bytes - queue.bytes_before, true
     end
   end
+  save_signals()
   emit_events(maxlen)
 end

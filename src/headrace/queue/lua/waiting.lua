@@ -1,9 +1,10 @@
 -- Waiting jobs: ready, or scheduled for later.
---@include keys, clock, queues, ready, places
+--@include keys, clock, queues, ready, places, wake
 
 local function add_scheduled(queue, J, due)
   redis.call('ZADD', SCHEDULED, format_float(due), queue.E .. ':' .. J)
   queue.warm_scheduled = queue.warm_scheduled + 1
+  signal_due(due)
 end
 
 local function remove_scheduled(queue, J)
