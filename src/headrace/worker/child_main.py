@@ -1,0 +1,170 @@
+"""Main function of a child process that runs tasks, and the messages that it exchanges with its parent.
+
+The parent sends a `JobRequest`. The child imports the task function, sends STARTED, runs the function and sends a
+`JobReport`. Import errors are reported without STARTED. The child ends when the parent closes the pipe or dies.
+
+The parent of the process is multiprocessing's fork server, which lives as long as any of its children. The kernel
+therefore watches both: PR_SET_PDEATHSIG covers the fork server, and a signal on the pipe whose other end only the
+worker holds (O_ASYNC) covers the worker. Both work while a task blocks the interpreter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import fcntl
+import inspect
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+
+from headrace.model.job import LeasedJob
+from headrace.queue.tasks import Bury, Handler
+from headrace.worker.handlers import HandlerName, load_handler
+from headrace.worker.memory import MemoryLimit
+
+STARTED = "started"
+MAX_TRACEBACK_CHARS = 64_000
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class ChildOptions:
+    """What a child process takes over from its parent."""
+
+    memory_bytes: int | None
+    log_level: int
+    log_formatter: logging.Formatter | None  # None: the default of Python's logging
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """A job to run in a child process."""
+
+    handler: HandlerName
+    job: LeasedJob
+
+
+@dataclass(frozen=True)
+class TaskErrorReport:
+    """An exception of a task, as text: the parent may be unable to import or unpickle it."""
+
+    class_name: str
+    message: str
+    traceback_text: str  # its last MAX_TRACEBACK_CHARS characters
+    is_bury: bool
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """How a job ended in a child process."""
+
+    error: TaskErrorReport | None  # None: it succeeded
+    is_last: bool  # the child ends, because it occupies too much memory
+
+
+def serve_jobs(connection: Connection, options: ChildOptions) -> None:
+    """Run jobs until the parent closes the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the worker decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_with_parent()
+    configure_logs(options)
+    runner = JobRunner(connection, MemoryLimit(options.memory_bytes))
+    try:
+        while not runner.run_next():
+            pass
+    except (EOFError, ConnectionError):
+        return
+
+
+class JobRunner:
+    """Runs the jobs of one child process, one after the other."""
+
+    def __init__(self, connection: Connection, memory: MemoryLimit) -> None:
+        self._connection = connection
+        self._memory = memory
+        self._handlers: dict[HandlerName, Handler] = {}
+
+    def run_next(self) -> bool:
+        """Wait for a job, run it and report how it ended. Return whether it was the last one. Raises EOFError or
+        ConnectionError if the parent has closed the connection."""
+        error = self._run(self._connection.recv())
+        report = JobReport(error, self._memory.is_exceeded())
+        self._connection.send(report)
+        return report.is_last
+
+    def _run(self, request: JobRequest) -> TaskErrorReport | None:
+        try:
+            handler = self._load(request.handler)
+            self._connection.send(STARTED)
+            with self._memory.limit_task():
+                run_handler(handler, request.job)
+        except BaseException as error:  # the limit is lifted, so that there is memory for the text
+            return describe_error(error)
+        return None
+
+    def _load(self, name: HandlerName) -> Handler:
+        if name not in self._handlers:
+            with self._memory.exclude_imports():
+                self._handlers[name] = load_handler(name)
+        return self._handlers[name]
+
+
+def run_handler(handler: Handler, job: LeasedJob) -> None:
+    """Run a task function; if it is async, in an event loop of its own."""
+    result = handler(job)
+    if inspect.iscoroutine(result):
+        asyncio.run(result)
+
+
+def describe_error(error: BaseException) -> TaskErrorReport:
+    kind = type(error)
+    try:
+        message = str(error)
+    except Exception:
+        message = f"(the message of {kind.__qualname__} raised an exception)"
+    text = "".join(traceback.format_exception(error))[-MAX_TRACEBACK_CHARS:]
+    return TaskErrorReport(f"{kind.__module__}.{kind.__qualname__}", message, text, isinstance(error, Bury))
+
+
+def configure_logs(options: ChildOptions) -> None:
+    """Write logs to standard error, with the level and format of the parent."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(options.log_formatter)
+    logging.basicConfig(level=options.log_level, handlers=[handler], force=True)
+
+
+def end_with_parent() -> None:
+    """End this process when the worker or the fork server ends. Without O_ASYNC and F_SETSIG (Linux), a thread waits
+    for the end of the worker; it cannot act while a task blocks the interpreter."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    try:
+        request_signal(parent.sentinel)
+    except (AttributeError, OSError):
+        threading.Thread(target=exit_after, args=(parent.sentinel,), daemon=True).start()
+    if wait([parent.sentinel], 0):  # it ended before
+        os._exit(1)
+
+
+def request_signal(fd: int) -> None:
+    """Let the kernel send SIGKILL to this process when the other end of a pipe is closed. Raises AttributeError or
+    OSError where that is not supported."""
+    fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def exit_after(sentinel: int) -> None:
+    """End this process when the sentinel is ready."""
+    wait([sentinel])
+    os._exit(1)
