@@ -7,12 +7,12 @@ from typing import Any
 
 from headrace.model.job import NewJob
 from headrace.queue.tasks import Tasks
-from headrace.queue.worker import WorkerOptions
 from headrace.streams.broker import Broker, BrokerOptions
 from headrace.streams.keys import GroupKeys
 from headrace.streams.watcher import WatchedGroup, make_watched_group
-from headrace.streams.worker import StreamWorker
 from headrace.valkey.connect import Valkey, connect_async
+from headrace.worker.queue_worker import WorkerOptions
+from headrace.worker.stream_worker import StreamWorker
 
 STREAM, GROUP = "browser:jobs", "workers"
 WATCHED: WatchedGroup = make_watched_group(STREAM, GROUP, "org", "project", "streams")

@@ -24,9 +24,9 @@ from headrace.queue import keys
 from headrace.queue.client import QueueOptions, SyncClient
 from headrace.queue.maintenance import TICK_MS
 from headrace.queue.scripts import WarmCaps
-from headrace.queue.worker import WorkerOptions
 from headrace.valkey.connect import connect
 from headrace.valkey.scripts import run
+from headrace.worker.queue_worker import WorkerOptions
 from tests.model.fold import Fold, parse
 
 REF = QueueRef("org", "project", "env", "backlog")

@@ -16,7 +16,7 @@ from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.client import Client, QueueOptions, SyncClient
 from headrace.queue.scripts import WarmCaps
 from headrace.queue.tasks import Bury, Tasks
-from headrace.queue.worker import Worker, WorkerOptions
+from headrace.worker.queue_worker import Worker, WorkerOptions
 
 SHARDS = 2
 OPTIONS = QueueOptions(

@@ -21,8 +21,8 @@ from headrace.model.job import LeasedJob
 from headrace.queue import keys
 from headrace.queue.client import Client, SyncClient
 from headrace.queue.tasks import Tasks
-from headrace.queue.worker import Worker, WorkerOptions
 from headrace.valkey.connect import connect
+from headrace.worker.queue_worker import Worker, WorkerOptions
 from tests.chaos.tiers_notes import (
     ANSWERED,
     PUT_OFF,

@@ -27,9 +27,9 @@ from headrace.queue import keys
 from headrace.queue.client import Client, QueueOptions, SyncClient
 from headrace.queue.scripts import Stubs, WarmCaps
 from headrace.queue.tasks import Tasks
-from headrace.queue.worker import Worker, WorkerOptions
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
+from headrace.worker.queue_worker import Worker, WorkerOptions
 from tests.failover import ReplicaPair
 
 REF = QueueRef("o", "p", "e", "q")

@@ -27,11 +27,11 @@ from headrace.queue.client import Client, QueueOptions, SyncClient
 from headrace.queue.scripts import WarmCaps
 from headrace.queue.state import read_states
 from headrace.queue.tasks import Tasks
-from headrace.queue.worker import Worker, WorkerOptions
 from headrace.queue.worker_metrics import BURY, LOST, RECLAIM, WorkerMetrics
 from headrace.runtime.metrics import BOUNDS_S
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
+from headrace.worker.queue_worker import Worker, WorkerOptions
 from tests.conftest import ODD_NAMES, READY_S, wait_until
 from tests.model.fold import Event, read_events
 from tests.processes import START_S, Process, value

@@ -17,9 +17,9 @@ from headrace.queue import keys
 from headrace.queue.client import Client, SyncClient
 from headrace.queue.registry import STALE_MS, WorkerRegistration
 from headrace.queue.tasks import Tasks
-from headrace.queue.worker import Worker, WorkerOptions
 from headrace.valkey.connect import Valkey
 from headrace.warehouse.connect import Client as Warehouse
+from headrace.worker.queue_worker import Worker, WorkerOptions
 from tests.access import client_with_key
 from tests.conftest import wait_until
 

@@ -22,15 +22,15 @@ from headrace.embedded.valkey import EmbeddedValkey
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
-from headrace.queue import reconnect as patience
 from headrace.queue.client import Client, QueueOptions, SyncClient
 from headrace.queue.scripts import WarmCaps
 from headrace.queue.state import read_states
 from headrace.queue.tasks import Tasks
-from headrace.queue.worker import Worker, WorkerOptions
 from headrace.queue.worker_metrics import SHARD_FAILURES, WorkerMetrics
 from headrace.valkey.connect import AsyncValkey, Valkey, connect, connect_async
 from headrace.valkey.scripts import run
+from headrace.worker import reconnect as patience
+from headrace.worker.queue_worker import Worker, WorkerOptions
 from tests.conftest import READY_S, wait_until
 from tests.valkey_cluster import EmbeddedValkeyCluster
 

@@ -18,7 +18,6 @@ from headrace.cli.worker import run_stream_workers
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.errors import NotAStream, SeveralGroups, StreamFull, StreamsUnavailable
 from headrace.model.job import LeasedJob, NewJob
-from headrace.queue import reconnect as patience
 from headrace.queue.registry import WorkerRegistration, read_workers
 from headrace.queue.tasks import Bury, Tasks
 from headrace.queue.worker_metrics import JOBS, WorkerMetrics
@@ -27,10 +26,11 @@ from headrace.streams.dead_letters import count_dead, read_dead_letters, redrive
 from headrace.streams.depth import read_depth
 from headrace.streams.keys import GroupKeys
 from headrace.streams.scripts import FIRST_ID, RETRY_CONSUMER, GroupStubs, LeasedEntry
-from headrace.streams.worker import StreamWorker
 from headrace.valkey.connect import Valkey, connect, connect_async
 from headrace.valkey.scripts import ScriptCall, run
 from headrace.valkey.stream_groups import list_consumers
+from headrace.worker import reconnect as patience
+from headrace.worker.stream_worker import StreamWorker
 from tests.conftest import READY_S, wait_until
 from tests.streams import FAST, GROUP, KEYS, STREAM, WATCHED, entry_ids, publish, stats, work_until
 

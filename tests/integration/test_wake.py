@@ -20,10 +20,10 @@ from headrace.queue.client import Client, QueueChange, SyncClient
 from headrace.queue.maintenance import Maintenance
 from headrace.queue.scripts import Stubs
 from headrace.queue.tasks import Tasks
-from headrace.queue.wake import WakeKeys
-from headrace.queue.worker import Worker, WorkerOptions
 from headrace.valkey.connect import Valkey, connect, find_node
 from headrace.valkey.scripts import run
+from headrace.worker.queue_worker import Worker, WorkerOptions
+from headrace.worker.wake import WakeKeys
 from tests.conftest import READY_S, wait_until
 
 NEVER_S = 3600.0

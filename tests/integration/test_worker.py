@@ -14,16 +14,16 @@ from headrace.embedded.valkey import EmbeddedValkey
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
-from headrace.queue import reconnect as patience
 from headrace.queue.client import Client, SyncClient
 from headrace.queue.registry import WorkerRegistration
 from headrace.queue.scripts import Stubs
 from headrace.queue.state import QueueState, read_states
 from headrace.queue.tasks import Tasks
-from headrace.queue.worker import Worker, WorkerOptions, WorkerShard
 from headrace.queue.worker_metrics import JOBS, WorkerMetrics
 from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import ScriptCall, run
+from headrace.worker import reconnect as patience
+from headrace.worker.queue_worker import Worker, WorkerOptions, WorkerShard
 from tests.conftest import READY_S, Servers
 
 T = TypeVar("T")

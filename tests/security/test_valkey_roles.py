@@ -35,11 +35,11 @@ from headrace.queue.resync import resync_shard
 from headrace.queue.scripts import DeadFilter, Stubs, WarmCaps
 from headrace.queue.state import read_states
 from headrace.queue.tasks import Tasks
-from headrace.queue.worker import Worker, WorkerOptions
 from headrace.snapshot.store import SnapshotStore
 from headrace.valkey import streams
 from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import run
+from headrace.worker.queue_worker import Worker, WorkerOptions
 from tests.conftest import ODD_NAMES, READY_S, Servers
 from tests.security.acl_server import PASSWORD, AclCluster, AclValkey
 from tests.security.servers import started

@@ -24,13 +24,13 @@ from headrace.cold.settings import SettingsRestorer
 from headrace.queue.client import Client
 from headrace.queue.registry import WorkerRegistration
 from headrace.queue.tasks import Tasks
-from headrace.queue.worker import Worker, WorkerOptions
 from headrace.queue.worker_metrics import WorkerMetrics
 from headrace.runtime.loop import run_in_thread
 from headrace.settings import Settings
 from headrace.streams.watcher import make_watched_group
-from headrace.streams.worker import StreamWorker
 from headrace.valkey.connect import connect_async
+from headrace.worker.queue_worker import Worker, WorkerOptions
+from headrace.worker.stream_worker import StreamWorker
 
 MOVER_GRACE_S = 5.0
 

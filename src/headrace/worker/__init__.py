@@ -1,6 +1,6 @@
-"""Executors that run tasks outside the event loop: in threads and in child processes.
+"""Workers: lease jobs, run their tasks, report the results.
 
-`ThreadExecutor` runs synchronous tasks in daemon threads. `ProcessExecutor` runs tasks in child processes, which can be
-ended. Both start a task's time limit when the task starts, so that a job that waits for a thread or a process loses
-nothing of it. This package imports `queue` and the packages below it.
+`queue_worker.py` serves queues, `stream_worker.py` consumer groups of Redis Streams. Tasks run on the event loop, in
+threads (`threads.py`) or in child processes (`processes.py`); a task's time limit starts when the task starts. This
+package imports `queue`, `streams` and the packages below them.
 """

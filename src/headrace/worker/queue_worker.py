@@ -30,15 +30,15 @@ from headrace.errors import HeadraceError, LeaseLost, QueueUnavailable, Settings
 from headrace.model.job import LeasedJob
 from headrace.queue.client import Client
 from headrace.queue.maintenance import Maintenance
-from headrace.queue.reconnect import ReconnectPolicy, ShardConnection
 from headrace.queue.registry import RunningTask, WorkerRegistration
 from headrace.queue.scripts import Stubs
 from headrace.queue.tasks import Bury, RegisteredTask, Tasks
-from headrace.queue.wake import WakeKeys, group_shards
 from headrace.queue.worker_metrics import BURY, LOST, NACK, RECLAIM, WorkerMetrics, WorkerStatus, find_oldest
 from headrace.runtime.backoff import Backoff
 from headrace.valkey.connect import ScriptError
 from headrace.valkey.scripts import ScriptCall, run_async
+from headrace.worker.reconnect import ReconnectPolicy, ShardConnection
+from headrace.worker.wake import WakeKeys, group_shards
 
 T = TypeVar("T")
 

@@ -24,10 +24,8 @@ from headrace.errors import HeadraceError, LeaseLost, MemoryFull, QueueUnavailab
 from headrace.model.entry_id import parse_time_ms
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
-from headrace.queue.reconnect import ReconnectPolicy
 from headrace.queue.registry import RunningTask, WorkerRegistration
 from headrace.queue.tasks import Bury, RegisteredTask, Tasks
-from headrace.queue.worker import PREFETCH_S, CompletionRate, WorkerOptions, call_handler, format_short_traceback
 from headrace.queue.worker_metrics import ACK, BURY, LOST, NACK, RECLAIM, WorkerMetrics, WorkerStatus
 from headrace.runtime.loop import make_process_name
 from headrace.streams.codec import StreamCodec, UndecodableEntry
@@ -36,6 +34,8 @@ from headrace.streams.scripts import CONSUMER_PREFIX, FIRST_ID, GroupStubs, Leas
 from headrace.valkey.connect import AsyncValkey, ScriptError
 from headrace.valkey.scripts import ScriptCall, run_async
 from headrace.valkey.stream_groups import create_group, translate_group_errors
+from headrace.worker.queue_worker import PREFETCH_S, CompletionRate, WorkerOptions, call_handler, format_short_traceback
+from headrace.worker.reconnect import ReconnectPolicy
 
 T = TypeVar("T")
 
