@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import random
 import subprocess
 import sys
 import threading
@@ -334,6 +335,40 @@ def test_idle_threads_keep_no_job_alive() -> None:
     asyncio.run(run())
 
 
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Let the interpreter switch between threads as often as it can."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.usefixtures("hasty_threads")
+def test_calls_that_are_cancelled_at_any_moment_leave_the_pool_intact() -> None:
+    size, chance, results = 4, random.Random(7), list[object]()
+
+    async def run_and_cancel(executor: ThreadExecutor) -> None:
+        limit_s = chance.choice([None, LONG_S, 1e-6])
+        caller = asyncio.create_task(executor.run(lambda: results.append(1), limit_s))
+        for _ in range(chance.randrange(4)):
+            await asyncio.sleep(0)
+        if chance.random() < 0.5:
+            caller.cancel()
+        await asyncio.wait([caller])
+
+    async def run() -> None:
+        with open_executor(size) as executor:
+            for _ in range(300):
+                await asyncio.gather(*(run_and_cancel(executor) for _ in range(size * 3)))
+            together = threading.Barrier(size)
+            await asyncio.gather(*(executor.run(lambda: together.wait(LONG_S), None) for _ in range(size)))
+            wait_until(lambda: executor.abandoned == 0, "no thread is abandoned")
+
+    asyncio.run(run())
+    assert results
+
+
 HUNG_PROGRAM = """
 import asyncio, time
 from headrace.worker.threads import ThreadExecutor
@@ -404,12 +439,14 @@ def test_calls_that_finish_together_share_a_wake_up() -> None:
             return schedule(callback, *arguments, **options)
 
         loop.call_soon_threadsafe = count
-        inbox = LoopInbox(loop)
+        delivered: list[bool] = []
+        inbox = LoopInbox(loop, lambda: delivered.append(True))
         for expected in (1, 2):
             calls = [ThreadCall(lambda: None, "", inbox) for _ in range(5)]
             for call in calls:
                 inbox.post(call)
             await asyncio.gather(*(call.future for call in calls))
             assert len(wake_ups) == expected
+            assert len(delivered) == expected * 5
 
     asyncio.run(run())

@@ -4,6 +4,9 @@ A thread cannot be ended. A call that exceeds its time limit fails, and its thre
 a new thread takes its place, so hung functions never delay other calls. Daemon threads are not joined when the
 interpreter exits, so hung functions never delay the exit either. The threads of `concurrent.futures` and of asyncio's
 default executor are joined.
+
+A call is handed over without a lock, by operations that are atomic in CPython. A thread can own a lock while it waits
+for the interpreter; all other threads would then queue behind it, and each call would cost several thread switches.
 """
 
 from __future__ import annotations
@@ -39,16 +42,16 @@ class AbandonedThread:
 
 
 class ThreadCall:
-    """A function that waits for a thread, runs in one, or has finished. The executor's lock guards all changes of
-    state."""
+    """A function that waits for a thread, runs in one, or is over: finished, abandoned, or dropped before it
+    started."""
 
     __slots__ = (
+        "_ending",
         "context",
         "error",
         "function",
         "future",
         "inbox",
-        "is_over",
         "label",
         "result",
         "started_at",
@@ -63,9 +66,20 @@ class ThreadCall:
         self.future: asyncio.Future[object] = inbox.loop.create_future()
         self.thread: threading.Thread | None = None
         self.started_at: float | None = None  # monotonic clock; None: waits for a thread
-        self.is_over = False  # finished, abandoned, or dropped before it started
         self.result: object = None
         self.error: BaseException | None = None
+        self._ending = [True]  # emptied by the one that ends the call: its thread or its caller
+
+    @property
+    def is_over(self) -> bool:
+        return not self._ending
+
+    def claim_end(self) -> bool:
+        """Declare the call over. Return False if it was over before. Called in any thread."""
+        try:
+            return self._ending.pop()
+        except IndexError:
+            return False
 
     def deliver(self) -> None:
         """Set the result of the future, on its event loop."""
@@ -82,8 +96,9 @@ class LoopInbox:
     """Finished calls on their way to the event loop of their callers. Calls that finish before the loop has run again
     share one wake-up of the loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_delivered: Callable[[], None]) -> None:
         self.loop = loop
+        self._on_delivered = on_delivered  # called on the event loop for each call
         self._finished: deque[ThreadCall] = deque()
         self._is_woken = False
 
@@ -103,6 +118,7 @@ class LoopInbox:
         self._is_woken = False
         while self._finished:
             self._finished.popleft().deliver()
+            self._on_delivered()
 
 
 class ThreadExecutor:
@@ -118,10 +134,10 @@ class ThreadExecutor:
         self._size = size
         self._max_abandoned = max_abandoned
         self._calls: queue.SimpleQueue[ThreadCall | None] = queue.SimpleQueue()  # None ends the thread that takes it
-        self._lock = threading.Lock()
-        self._threads: set[threading.Thread] = set()
+        self._threads: set[threading.Thread] = set()  # changed only on the event loop
+        self._unfinished = 0  # calls without a result, not counting abandoned ones; changed only on the event loop
+        self._lock = threading.Lock()  # of `_abandoned`
         self._abandoned: dict[threading.Thread, ThreadCall] = {}
-        self._unfinished = 0  # calls that wait for a thread or run in one of `_threads`
         self._names = itertools.count(1)
         self._inbox: LoopInbox | None = None
         self._is_closed = False
@@ -170,52 +186,51 @@ class ThreadExecutor:
         started."""
         if self._pid != os.getpid():
             raise RuntimeError("This thread executor was created before a fork: create one in the new process.")
+        if self._is_closed:
+            raise ExecutorClosed()
+        if self._unfinished >= len(self._threads):
+            self._add_thread()
+        if not self._threads:
+            raise RuntimeError("The system starts no thread for the task. Raise its limit of threads.")
         call = ThreadCall(function, label, self._get_inbox())
-        with self._lock:
-            if self._is_closed:
-                raise ExecutorClosed()
-            if self._unfinished >= len(self._threads):
-                self._add_thread()
-            if not self._threads:
-                raise RuntimeError("The system starts no thread for the task. Raise its limit of threads.")
-            self._unfinished += 1
-            self._calls.put(call)
+        self._unfinished += 1
+        self._calls.put(call)
         return call
 
     def abandon(self, call: ThreadCall) -> bool:
         """Stop waiting for a call: drop it if it has not started, else abandon its thread and start another one. Return
-        False if the call is over."""
-        with self._lock:
-            if call.is_over:
+        False if the call is over. Called on the event loop."""
+        with self._lock:  # a thread that finds its call over waits here, and then finds itself listed
+            if not call.claim_end():
                 return False
-            call.is_over = True
-            self._unfinished -= 1
-            if call.thread is None:
-                return True  # the thread that takes it from the queue ignores it
-            self._threads.discard(call.thread)
-            self._abandoned[call.thread] = call
-            if self._unfinished > len(self._threads):
-                self._add_thread()
-        self._log_abandoned(_describe_thread(call.thread, call))
+            # A thread sets `call.thread` before it checks whether the call is over. If it is not set here, the function
+            # will not run.
+            thread = call.thread
+            if thread is not None:
+                self._abandoned[thread] = call
+        self._unfinished -= 1
+        if thread is not None:
+            self._replace_thread(thread, call)
         return True
 
     def close(self) -> None:
         """End the idle threads now, and the others when their functions return; wait for none. Calls that wait for a
-        thread fail with ExecutorClosed."""
-        with self._lock:
-            self._is_closed = True
-            waiting = self._take_waiting()
-            for _ in self._threads:
-                self._calls.put(None)
-        for call in waiting:
+        thread fail with ExecutorClosed. Called on the event loop, or after it has ended."""
+        self._is_closed = True
+        for call in self._take_waiting():
             call.error = ExecutorClosed()
             call.inbox.post(call)
+        for _ in self._threads:
+            self._calls.put(None)
 
     def _get_inbox(self) -> LoopInbox:
         loop = asyncio.get_running_loop()
         if self._inbox is None or self._inbox.loop is not loop:
-            self._inbox = LoopInbox(loop)
+            self._inbox = LoopInbox(loop, self._count_finished)
         return self._inbox
+
+    def _count_finished(self) -> None:
+        self._unfinished -= 1
 
     def _take_waiting(self) -> list[ThreadCall]:
         """Remove all calls from the queue and return those that are not over."""
@@ -225,11 +240,16 @@ class ThreadExecutor:
                 call = self._calls.get_nowait()
             except queue.Empty:
                 break
-            if call is not None and not call.is_over:
-                call.is_over = True
+            if call is not None and call.claim_end():
                 waiting.append(call)
-        self._unfinished -= len(waiting)
         return waiting
+
+    def _replace_thread(self, thread: threading.Thread, call: ThreadCall) -> None:
+        """Remove an abandoned thread from the pool, and start another one if a call waits for it."""
+        self._threads.discard(thread)
+        if self._unfinished > len(self._threads):
+            self._add_thread()
+        self._log_abandoned(_describe_thread(thread, call))
 
     def _add_thread(self) -> None:
         """Start a thread unless there are `size` already. If the system refuses it, calls wait for the other
@@ -245,43 +265,32 @@ class ThreadExecutor:
             self._threads.add(thread)
 
     def _serve(self) -> None:
-        while self._serve_call():
+        thread = threading.current_thread()
+        while self._serve_call(thread):
             pass
 
-    def _serve_call(self) -> bool:
+    def _serve_call(self, thread: threading.Thread) -> bool:
         """Run the next call. Return False if this thread must end. A function of its own, because its variables must
         not keep a job alive while the thread waits for the next one."""
         call = self._calls.get()
         if call is None:
             return False
-        if not self._begin(call):
-            return True
-        call.result, call.error = _call_function(call.context, call.function)
-        return self._finish(call)
+        call.started_at = time.monotonic()
+        call.thread = thread
+        if not call.is_over:  # else its caller has dropped it
+            call.result, call.error = _call_function(call.context, call.function)
+            if call.claim_end():
+                call.inbox.post(call)
+                return True
+        return not self._end_abandoned(thread)
 
-    def _begin(self, call: ThreadCall) -> bool:
-        """Record the start of a call. Return False if it was dropped while it waited."""
+    def _end_abandoned(self, thread: threading.Thread) -> bool:
+        """Remove a thread from the list of abandoned threads. Return False if it is not there."""
         with self._lock:
-            if call.is_over:
-                return False
-            call.thread = threading.current_thread()
-            call.started_at = time.monotonic()
-            return True
-
-    def _finish(self, call: ThreadCall) -> bool:
-        """Deliver the result of a call. Return False if the thread was abandoned, and remove it from that list."""
-        with self._lock:
-            is_abandoned = call.is_over
-            call.is_over = True
-            if is_abandoned:
-                self._abandoned.pop(threading.current_thread(), None)
-            else:
-                self._unfinished -= 1
-        if is_abandoned:
+            call = self._abandoned.pop(thread, None)
+        if call is not None:
             self._log_ended(call)
-            return False
-        call.inbox.post(call)
-        return True
+        return call is not None
 
     def _log_abandoned(self, thread: AbandonedThread) -> None:
         log.warning(
