@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -32,7 +33,10 @@ from headrace.valkey.connect import connect_async
 from headrace.worker.queue_worker import Worker, WorkerOptions
 from headrace.worker.stream_worker import StreamWorker
 
+log = logging.getLogger(__name__)
+
 MOVER_GRACE_S = 5.0
+EXIT_RESTART = 75  # EX_TEMPFAIL: nothing is wrong that a new process would not solve
 
 
 @click.command()
@@ -61,6 +65,7 @@ def worker(
     """Run a worker for the tasks in APP.
 
     APP is module:variable and must be a headrace.Tasks. On SIGTERM or Ctrl-C, running jobs have worker.grace to finish.
+    Exits with code 75, to be restarted, when more than worker.max_hung_threads threads hang.
     """
     settings = invocation.settings
     configure_logs(settings.log)
@@ -77,11 +82,19 @@ def worker(
         sources = [tally.families, maintenance, *([] if mover is None else [mover.metrics.families])]
         with serve_metrics(settings, metrics_port, settings.worker.metrics_port, tally.health, *sources):
             if streams:
-                asyncio.run(_serve_streams(settings, tasks, slots, streams, group, tally))
-                return
-            # The next mover finishes what this one leaves undone.
-            with nullcontext() if mover is None else run_in_thread(mover.run_forever, "mover", MOVER_GRACE_S):
-                asyncio.run(_serve_queues(settings, tasks, slots, queues, tally))
+                is_exhausted = asyncio.run(_serve_streams(settings, tasks, slots, streams, group, tally))
+            else:
+                # The next mover finishes what this one leaves undone.
+                with nullcontext() if mover is None else run_in_thread(mover.run_forever, "mover", MOVER_GRACE_S):
+                    is_exhausted = asyncio.run(_serve_queues(settings, tasks, slots, queues, tally))
+    if is_exhausted:
+        log.error(
+            "more than %d threads exceeded their time limit and still run; exiting with code %d to be restarted",
+            settings.worker.max_hung_threads,
+            EXIT_RESTART,
+            extra={"action": "worker_exhausted"},
+        )
+        sys.exit(EXIT_RESTART)
 
 
 @contextmanager
@@ -107,7 +120,8 @@ def load_tasks(app: str) -> Tasks:
 
 async def _serve_queues(
     settings: Settings, tasks: Tasks, concurrency: int, queues: tuple[str, ...], tally: WorkerMetrics
-) -> None:
+) -> bool:
+    """Serve queues until a signal arrives. Return True if the worker ended because too many of its threads hang."""
     stop = install_async_stop_event()
     options = _build_worker_options(settings, concurrency, settings.queue.lease, queues)
     url = resolve_endpoints(settings, "redis").redis
@@ -115,9 +129,9 @@ async def _serve_queues(
         restore = None if tiers is None else SettingsRestorer(tiers).restore_if_needed
         async with Client(url, build_queue_options(settings)) as client:
             registration = WorkerRegistration(client.redis)
-            await Worker(
-                client, tasks, options, registration, tally, maintains=False, restore_settings=restore
-            ).run_forever(stop)
+            worker = Worker(client, tasks, options, registration, tally, maintains=False, restore_settings=restore)
+            await worker.run_forever(stop)
+            return worker.is_exhausted
 
 
 async def _serve_streams(
@@ -127,8 +141,9 @@ async def _serve_streams(
     streams: tuple[str, ...],
     group: str | None,
     tally: WorkerMetrics,
-) -> None:
-    """Serve each stream with its own `concurrency` slots, so that a slow stream does not delay another."""
+) -> bool:
+    """Serve each stream with its own `concurrency` slots, so that a slow stream does not delay another. Return True if
+    a worker ended because too many of its threads hang."""
     stop = install_async_stop_event()
     given = settings.streams
     options, codec = _build_worker_options(settings, concurrency, given.lease), build_stream_codec(settings)
@@ -143,6 +158,7 @@ async def _serve_streams(
             for each, registry in zip(groups, registries, strict=True)
         ]
         await run_stream_workers(workers, stop)
+        return any(worker.is_exhausted for worker in workers)
 
 
 async def run_stream_workers(workers: Sequence[StreamWorker], stop: asyncio.Event) -> None:
@@ -174,4 +190,6 @@ def _build_worker_options(
         keep_done_s=settings.queue.keep_done,
         retry_base_s=settings.queue.retry_base,
         retry_max_s=settings.queue.retry_max,
+        max_hung_threads=settings.worker.max_hung_threads,
+        process_memory=settings.worker.process_memory,
     )

@@ -63,7 +63,25 @@ HEARTBEAT = MetricDeclaration(
 HEARTBEATS_FAILED = MetricDeclaration(
     "headrace_worker_heartbeat_failures_total", "counter", "Failed heartbeats: leases could not be extended."
 )
-METRICS = (WAIT, RUN, JOBS, BUSY, RUNNING, HELD, CONCURRENCY, CONNECTED, HEARTBEAT, HEARTBEATS_FAILED, SHARD_FAILURES)
+LOOP_LAG = MetricDeclaration(
+    "headrace_worker_loop_lag_seconds",
+    "gauge",
+    "How late the event loop runs what is due, measured every second. High if an async task blocks it.",
+)
+METRICS = (
+    WAIT,
+    RUN,
+    JOBS,
+    BUSY,
+    RUNNING,
+    HELD,
+    CONCURRENCY,
+    CONNECTED,
+    HEARTBEAT,
+    HEARTBEATS_FAILED,
+    LOOP_LAG,
+    SHARD_FAILURES,
+)
 
 OTHER_QUEUES = QueueRef("", "", "", "")
 """Stands for all queues without their own series. Names of tenants are never empty."""
@@ -113,6 +131,7 @@ class WorkerMetrics:
         self._last_outcomes: tuple[QueueRef | None, str, TaskOutcomes] = (None, "", TaskOutcomes())
         self.busy_s = 0.0
         self.heartbeats_failed = 0
+        self.loop_monitors: list[Callable[[], float]] = []  # one per worker; they return the lag in seconds
         self._shard_failures: dict[int, int] = {}
         self.status_readers: list[Callable[[], WorkerStatus]] = []
 
@@ -167,6 +186,7 @@ class WorkerMetrics:
             (CONNECTED, float(all(each.connected for each in now))),
             (HEARTBEAT, find_oldest([each.heartbeat_at for each in now])),
             (HEARTBEATS_FAILED, self.heartbeats_failed),
+            (LOOP_LAG, max((read_lag() for read_lag in self.loop_monitors), default=None)),
         ):
             yield single_value_family(metric, value)
         yield SHARD_FAILURES, {(str(shard),): count for shard, count in list(self._shard_failures.items())}

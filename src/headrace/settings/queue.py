@@ -134,6 +134,17 @@ class WorkerSettings:
         "Interval at which a worker extends its leases; must be shorter than `queue.lease`.",
         duration("100ms", "1h"),
     )
+    max_hung_threads: int = setting(
+        10,
+        "Number of threads that may run past the time limit of their task; with more, a worker finishes its jobs and "
+        "exits with code 75, to be restarted.",
+        integer(0, 10_000),
+    )
+    process_memory: int | None = setting(
+        None,
+        'Memory that a task with `pool="process"` may allocate; none = no limit.',
+        optional(size("16MiB", "1TiB")),
+    )
     metrics_port: int | None = setting(
         None, "Port of /metrics and /healthz for a worker; 0 = any free port, none = not served.", METRICS_PORT
     )

@@ -12,19 +12,15 @@ before its result is reported.
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import inspect
 import logging
 import random
 import time
-import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from headrace.errors import HeadraceError, LeaseLost, QueueUnavailable, SettingsNotRestored
 from headrace.model.job import LeasedJob
@@ -35,16 +31,17 @@ from headrace.queue.scripts import Stubs
 from headrace.queue.tasks import Bury, RegisteredTask, Tasks
 from headrace.queue.worker_metrics import BURY, LOST, NACK, RECLAIM, WorkerMetrics, WorkerStatus, find_oldest
 from headrace.runtime.backoff import Backoff
-from headrace.valkey.connect import ScriptError
-from headrace.valkey.scripts import ScriptCall, run_async
+from headrace.valkey.connect import ScriptError, Valkey
+from headrace.valkey.scripts import ScriptCall, run, run_async
+from headrace.worker.heartbeat import Heartbeats, LoopMonitor
 from headrace.worker.reconnect import ReconnectPolicy, ShardConnection
+from headrace.worker.task_runner import TaskRunner, format_short_traceback
 from headrace.worker.wake import WakeKeys, group_shards
 
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-MAX_ERROR_CHARS = 8000
 SETTINGS_WAIT_S = 60.0
 
 # Prefetched jobs last for about this long at the current completion rate. More would not be faster, and a job that
@@ -71,10 +68,15 @@ class WorkerOptions:
     keep_done_s: float = 60.0
     retry_base_s: float = 1.0
     retry_max_s: float = 300.0
+    max_hung_threads: int = 10  # with more threads beyond their time limit the worker finishes its jobs and ends
+    process_memory: int | None = None  # bytes that a task of the process pool may allocate; None: no limit
 
     @property
     def lease_ms(self) -> int:
         return int(self.lease_s * 1000)
+
+    def make_runner(self, tasks: Tasks) -> TaskRunner:
+        return TaskRunner(tasks, self.concurrency, self.max_hung_threads, self.process_memory)
 
     def retry_delay_ms(self, task: RegisteredTask | None, attempt: int) -> int:
         """Return the delay before a retry: exponential with full jitter, so that jobs that failed together are not
@@ -166,8 +168,7 @@ class Worker:
         self._wakes: list[WakeKeys] = []
         self._wake_loops: list[asyncio.Task[None]] = []
         self._stopping = False
-        # As many threads as jobs: asyncio's default pool is smaller, so synchronous tasks would wait for a thread.
-        self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="task")
+        self._runner = options.make_runner(tasks)
         self._completion_rate = CompletionRate()
         self._reconnect = ReconnectPolicy(options.poll_s, options.grace_s)
         self._metrics = metrics or WorkerMetrics(tasks.names())
@@ -187,25 +188,55 @@ class Worker:
             ]
             self._wake_loops = [asyncio.create_task(self._wait_for_wakes(wakes)) for wakes in self._wakes]
             loops += self._wake_loops
-            beats = (self._repeat(shard, self._options.heartbeat_s, self._heartbeat) for shard in self._shards)
-            loops += map(asyncio.create_task, beats)
             if self._registration is not None:
                 report = self._reconnect.run_every(
                     self._options.heartbeat_s, partial(self._report_running, self._registration)
                 )
                 loops.append(asyncio.create_task(report))
-            with nullcontext() if self._maintenance is None else self._maintenance.run_in_background():
-                while not stop.is_set():
+            with ExitStack() as background:
+                background.enter_context(self._run_heartbeats())
+                background.enter_context(self._monitor_loop())
+                if self._maintenance is not None:
+                    background.enter_context(self._maintenance.run_in_background())
+                while not stop.is_set() and not self.is_exhausted:
                     await self._run_once()
                 await self._shut_down()
         finally:
             for task in (*loops, *(call for shard in self._shards for call in self._list_calls(shard))):
                 task.cancel()
-            self._threads.shutdown(wait=False)
+            await self._runner.close()
             for wakes in self._wakes:
                 await wakes.close()
             if self._registration is not None:
                 await self._reconnect.retry_until_available(self._registration.deregister)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the worker ends because too many of its threads hang. Its process should exit."""
+        return self._runner.is_exhausted
+
+    def _run_heartbeats(self) -> AbstractContextManager[None]:
+        shards, interval_s = range(len(self._shards)), self._options.heartbeat_s
+        loop = asyncio.get_running_loop()
+
+        def beat(client: Valkey, number: int) -> None:
+            lost = self._extend_leases(client, number)
+            loop.call_soon_threadsafe(self._record_heartbeat, self._shards[number], lost)
+
+        def fail(number: int, error: Exception) -> None:
+            with suppress(RuntimeError):  # the loop was closed
+                loop.call_soon_threadsafe(self._record_failed_heartbeat, self._shards[number], error)
+
+        return Heartbeats(self._client.url, shards, interval_s, beat, fail).running()
+
+    def _monitor_loop(self) -> AbstractContextManager[None]:
+        monitor = LoopMonitor(asyncio.get_running_loop(), self._describe_task)
+        self._metrics.loop_monitors.append(lambda: monitor.lag_s)
+        return monitor.running()
+
+    def _describe_task(self, task: asyncio.Task[Any] | None) -> str:
+        job, _ = self._running.get(cast("asyncio.Task[None]", task), (None, 0))
+        return "no task of a job" if job is None else f"task {job.task!r} (job {job.id}, queue {job.queue})"
 
     async def _run_once(self) -> None:
         """Report results and dequeue jobs, in all shards at once; wait if there was nothing to do."""
@@ -387,7 +418,7 @@ class Worker:
             task = self._tasks.find(job.task)
             if self._registration is not None:
                 self._registration.record_served(job)
-            await call_handler(task, job, self._threads)
+            await self._runner.run(task, job)
         except Bury:
             self._get_shard(job).results.buried.append((job, format_short_traceback()))
         except Exception:
@@ -553,21 +584,23 @@ class Worker:
                 self._prefetched.remove(job)
                 self._record_outcomes([job], [LOST])
 
-    async def _heartbeat(self, shard: WorkerShard) -> None:
-        try:
-            await self._extend_leases(shard)
-        except Exception:
-            self._metrics.heartbeats_failed += 1
-            raise
-        shard.heartbeat_at = time.time()
+    def _extend_leases(self, client: Valkey, number: int) -> list[LeasedJob]:
+        """Extend the leases of a shard's jobs, and return the jobs that lost theirs. Called in a heartbeat thread."""
+        leased = [*self._prefetched.copy(), *(job for job, _ in list(self._running.values()))]
+        jobs = [job for job in leased if self._stubs.find_shard(job.queue) == number]
+        if not jobs:
+            return []
+        extended = run(client, self._stubs.extend(number, jobs, self._options.lease_ms))
+        return [job for job, flag in zip(jobs, extended, strict=True) if not flag]
 
-    async def _extend_leases(self, shard: WorkerShard) -> None:
-        leased = [*self._prefetched, *(job for job, _ in self._running.values())]
-        jobs = [job for job in leased if self._get_shard(job) is shard]
-        if jobs:
-            extended = await self._run(shard, self._stubs.extend(shard.number, jobs, self._options.lease_ms))
-            shard.link.mark_connected()
-            self._drop_lost_jobs([job for job, flag in zip(jobs, extended, strict=True) if not flag])
+    def _record_heartbeat(self, shard: WorkerShard, lost: Iterable[LeasedJob]) -> None:
+        shard.heartbeat_at = time.time()
+        shard.link.mark_connected()
+        self._drop_lost_jobs(lost)
+
+    def _record_failed_heartbeat(self, shard: WorkerShard, error: Exception) -> None:
+        self._metrics.heartbeats_failed += 1
+        self._record_shard_failure(shard, error)
 
     async def _report_running(self, registration: WorkerRegistration) -> None:
         running = [RunningTask(job, started_ms) for job, started_ms in self._running.values()]
@@ -576,18 +609,6 @@ class Worker:
         except Exception:
             self._metrics.heartbeats_failed += 1
             raise
-
-    async def _repeat(self, shard: WorkerShard, seconds: float, do: Callable[[WorkerShard], Awaitable[None]]) -> None:
-        """Run `do` for a shard every `seconds`. A failure is retried after the shard's pause, never raised: if this
-        loop ended, the leases of running jobs would expire."""
-        while True:
-            try:
-                await do(shard)
-            except Exception as error:
-                self._record_shard_failure(shard, error)
-                await asyncio.sleep(shard.link.pause_s)
-            else:
-                await asyncio.sleep(seconds)
 
     async def _retry_until_answered(self, shard: WorkerShard, do: Callable[[WorkerShard], Awaitable[None]]) -> None:
         """Run `do` for a shard until it succeeds or retries end. Results that a stopping worker cannot report in time
@@ -634,19 +655,3 @@ class Worker:
 
     async def _run(self, shard: WorkerShard, call: ScriptCall[T]) -> T:
         return await run_async(self._client.get_shard_client(shard.number), call)
-
-
-async def call_handler(task: RegisteredTask, job: LeasedJob, threads: ThreadPoolExecutor) -> None:
-    """Run a task's function: on the event loop if it is async, else in one of `threads`."""
-    async with asyncio.timeout(task.timeout_s):
-        if inspect.iscoroutinefunction(task.handler):
-            await task.handler(job)
-        else:
-            context = contextvars.copy_context()
-            await asyncio.get_running_loop().run_in_executor(threads, lambda: context.run(task.handler, job))
-
-
-def format_short_traceback() -> str:
-    """Return the last MAX_ERROR_CHARS of the current traceback, which contain the reason. Lone surrogates are escaped,
-    because no server accepts them."""
-    return traceback.format_exc()[-MAX_ERROR_CHARS:].encode(errors="backslashreplace").decode()

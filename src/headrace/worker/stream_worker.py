@@ -16,7 +16,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -34,8 +33,9 @@ from headrace.streams.scripts import CONSUMER_PREFIX, FIRST_ID, GroupStubs, Leas
 from headrace.valkey.connect import AsyncValkey, ScriptError
 from headrace.valkey.scripts import ScriptCall, run_async
 from headrace.valkey.stream_groups import create_group, translate_group_errors
-from headrace.worker.queue_worker import PREFETCH_S, CompletionRate, WorkerOptions, call_handler, format_short_traceback
+from headrace.worker.queue_worker import PREFETCH_S, CompletionRate, WorkerOptions
 from headrace.worker.reconnect import ReconnectPolicy
+from headrace.worker.task_runner import format_short_traceback
 
 T = TypeVar("T")
 
@@ -90,8 +90,7 @@ class StreamWorker:
         self._running: dict[asyncio.Task[None], tuple[LeasedEntry, RunningTask]] = {}
         self._results = EntryResults()
         self._cursor = FIRST_ID
-        # As many threads as jobs: asyncio's default pool is smaller, so synchronous tasks would wait for a thread.
-        self._threads = ThreadPoolExecutor(options.concurrency, thread_name_prefix="task")
+        self._runner = options.make_runner(tasks)
         self._completion_rate = CompletionRate()
         self._reconnect = ReconnectPolicy(
             min(options.poll_s, POLL_S), options.grace_s, (QueueUnavailable, MemoryFull), (UnknownGroup,)
@@ -109,15 +108,20 @@ class StreamWorker:
                 asyncio.create_task(self._reconnect.run_every(self._options.lease_s / 4, self._sweep)),
                 asyncio.create_task(self._reconnect.run_every(self._options.heartbeat_s, self._heartbeat)),
             ]
-            while not stop.is_set():
+            while not stop.is_set() and not self.is_exhausted:
                 await self._run_once()
             await self._shut_down()
         finally:
             for loop in loops:
                 loop.cancel()
-            self._threads.shutdown(wait=False)
+            await self._runner.close()
             if self._registration is not None:
                 await self._reconnect.retry_until_available(self._registration.deregister)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the worker ends because too many of its threads hang. Its process should exit."""
+        return self._runner.is_exhausted
 
     async def _run_once(self) -> None:
         """Report results and dequeue entries, both at once; wait if there was nothing to do."""
@@ -193,7 +197,7 @@ class StreamWorker:
             task = self._tasks.find(job.task)
             if self._registration is not None:
                 self._registration.record_served(job)
-            await call_handler(task, job, self._threads)
+            await self._runner.run(task, job)
         except Bury:
             self._results.buried.append((entry, format_short_traceback()))
         except Exception:

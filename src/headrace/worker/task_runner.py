@@ -1,0 +1,60 @@
+"""Where a task's function runs: on the event loop, in a thread, or in a child process."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import traceback
+from functools import partial
+
+from headrace.model.job import LeasedJob
+from headrace.queue.tasks import PROCESS, RegisteredTask, Tasks
+from headrace.worker.processes import ProcessExecutor, check_handler
+from headrace.worker.threads import ThreadExecutor
+
+MAX_ERROR_CHARS = 8000
+CLOSE_S = 5.0  # how long child processes have to end
+
+
+class TaskRunner:
+    """Runs up to `concurrency` functions outside of the event loop in each pool. Raises ValueError if a task of the
+    process pool cannot be imported by its name."""
+
+    def __init__(self, tasks: Tasks, concurrency: int, max_hung_threads: int, process_memory: int | None) -> None:
+        for task in tasks.list_tasks():
+            if task.pool == PROCESS:
+                check_handler(task.handler)
+        self._concurrency = concurrency
+        self._process_memory = process_memory
+        self._threads = ThreadExecutor(concurrency, max_hung_threads)
+        self._processes: ProcessExecutor | None = None  # created when it is needed
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether too many threads hang: the worker should finish its jobs and exit."""
+        return self._threads.is_exhausted
+
+    async def run(self, task: RegisteredTask, job: LeasedJob) -> None:
+        """Run a task's function. Raises what it raises, and TimeoutError if it takes longer than the task's time limit,
+        which starts with the function."""
+        if task.pool == PROCESS:
+            if self._processes is None:
+                self._processes = ProcessExecutor(self._concurrency, self._process_memory)
+            await self._processes.run(task.handler, job, task.timeout_s)
+        elif inspect.iscoroutinefunction(task.handler):
+            async with asyncio.timeout(task.timeout_s):
+                await task.handler(job)
+        else:
+            await self._threads.run(partial(task.handler, job), task.timeout_s, f"task {task.name}, job {job.id}")
+
+    async def close(self) -> None:
+        """End child processes and idle threads. Threads whose function still runs end with the program."""
+        self._threads.close()
+        if self._processes is not None:
+            await self._processes.close(CLOSE_S)
+
+
+def format_short_traceback() -> str:
+    """Return the last MAX_ERROR_CHARS of the current traceback, which contain the reason. Lone surrogates are escaped,
+    because no server accepts them."""
+    return traceback.format_exc()[-MAX_ERROR_CHARS:].encode(errors="backslashreplace").decode()
