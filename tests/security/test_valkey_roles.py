@@ -20,6 +20,7 @@ from headrace.cold.quotas import QuotaManager
 from headrace.cold.settings import SettingsRestorer
 from headrace.cold.shares import ShareAllocator
 from headrace.cold.tiers import Tiers
+from headrace.embedded.process import find_free_port
 from headrace.errors import NotPermitted, QuotaExceeded
 from headrace.model.job import JobState, LeasedJob, NewJob
 from headrace.model.names import QueueRef
@@ -43,7 +44,7 @@ from headrace.worker.queue_worker import Worker, WorkerOptions
 from tests.conftest import ODD_NAMES, READY_S, Servers
 from tests.security.acl_server import PASSWORD, AclCluster, AclValkey
 from tests.security.servers import started
-from tests.valkey_cluster import form
+from tests.valkey_cluster import BUS_OFFSET, form
 
 REF = QueueRef("acme", "shop", "prod", "mail")
 OTHER = QueueRef("rival", "shop", "prod", "mail")
@@ -338,7 +339,8 @@ def test_api_operates_queues(server: AclValkey) -> None:
 
 def test_on_a_cluster(servers: Servers) -> None:
     """Scripts first check whether their slot is moving, and clients request the list of nodes."""
-    with started(AclCluster(servers.folder / AclCluster.name, servers.folder / "log")) as server:
+    port = find_free_port(BUS_OFFSET)
+    with started(AclCluster(servers.folder / AclCluster.name, servers.folder / "log", port)) as server:
         form([server.url], time.monotonic() + READY_S)
         with SyncClient(role_url(server, "worker")) as client:
             client.check_shards()
