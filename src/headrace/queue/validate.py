@@ -42,6 +42,12 @@ def check_queue(ref: QueueRef) -> None:
     check_name("queue", ref.queue)
 
 
+def check_job_id(env: EnvRef, job_id: str) -> None:
+    """Raise InvalidName if the environment or the job id is invalid."""
+    check_environment(env)
+    check_name("job id", job_id)
+
+
 def check_jobs(jobs: Sequence[NewJob], max_payload_bytes: int) -> None:
     """Check the jobs of one call. Raises InvalidName or InvalidJob."""
     if len(jobs) > MAX_JOBS:
