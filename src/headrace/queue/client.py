@@ -34,7 +34,8 @@ from headrace.queue.overflow import EpochClosed, Overflow
 from headrace.queue.scripts import DEFAULT_CAPS, DeadFilter, Stubs, WarmCaps
 from headrace.queue.validate import check_job_id, check_jobs, check_queue
 from headrace.valkey.connect import AsyncValkey, Valkey, connect, connect_async, is_cluster, translate_errors
-from headrace.valkey.scripts import ScriptCall, run, run_async
+from headrace.valkey.script_runner import ScriptRunner
+from headrace.valkey.scripts import ScriptCall, run_async
 
 T = TypeVar("T")
 
@@ -71,6 +72,7 @@ class SyncClient:
 
     def __init__(self, url: str, options: QueueOptions | None = None, overflow: Overflow | None = None) -> None:
         self.redis = connect(url)
+        self._runner = ScriptRunner(self.redis)
         self.options = options or QueueOptions()
         self._overflow = overflow
         self._stubs: Stubs | None = None  # None: the number of shards and the bounds are not read from Valkey yet
@@ -201,12 +203,13 @@ class SyncClient:
         return self._stubs
 
     def close(self) -> None:
+        self._runner.close()
         self.redis.close()
         if self._overflow:
             self._overflow.close()
 
     def _run(self, call: ScriptCall[T]) -> T:
-        return run(self.redis, call)
+        return self._runner.run(call)
 
     def _wait(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -36,8 +36,9 @@ def check_environment(ref: EnvRef) -> None:
         check_name(what, getattr(ref, what))
 
 
+@lru_cache(1024)
 def check_queue(ref: QueueRef) -> None:
-    """Raise InvalidName if the queue or its environment has an invalid name."""
+    """Raise InvalidName if the queue or its environment has an invalid name. Only valid queues are cached."""
     check_environment(ref.environment)
     check_name("queue", ref.queue)
 
