@@ -27,7 +27,10 @@ from tests.model.valkey_contents import check_jobs_are_in_one_place, read_conten
 STUBS = Stubs(1, 1_000_000)
 HOUR_MS = 3_600_000
 PAST = 1_000
-X, Y, B, NEW = (QueueRef(org, "app", "prod", name) for org, name in (("a", "x"), ("a", "y"), ("b", "x"), ("c", "new")))
+REFS = X, Y, B, NEW, BACKLOG = [
+    QueueRef(org, "app", "prod", name)
+    for org, name in (("a", "x"), ("a", "y"), ("b", "x"), ("c", "new"), ("d", "backlog"))
+]
 
 INJECT = """
 local server, calls = redis, 0
@@ -191,6 +194,7 @@ def prepare(valkey: Valkey) -> World:
     world.run(STUBS.configure(B.environment, {"limit": 1}))
     quotas = {"warm_jobs": 1000, "warm_bytes": 10_000, "queues": 10, "enqueue_rate": 1000, "running": 1000}
     world.run(STUBS.configure(X.environment, {"quota": pack_quotas(quotas)}))
+    world.enqueue(BACKLOG, job("p0"), job("p1"))
     world.token = world.run(STUBS.elect(0, "mover", HOUR_MS))
     return world
 
@@ -211,6 +215,14 @@ def new_jobs() -> list[NewJob]:
 
 def enqueued(world: World, answer: Any) -> None:
     world.accepted |= {new.id for new in new_jobs()}
+
+
+def plain_jobs(count: int) -> list[NewJob]:
+    return [job(f"n{number}") for number in range(count)]
+
+
+def plain_enqueued(world: World, answer: Any) -> None:
+    world.accepted |= {new.id for new in plain_jobs(len(answer.answers))}
 
 
 def some_held(world: World) -> list[LeasedJob]:
@@ -292,6 +304,10 @@ SCENARIOS = {
     "enqueue": Scenario("enqueue", lambda world: STUBS.enqueue(X, new_jobs()), enqueued),
     "enqueue into a new queue": Scenario("enqueue", lambda world: STUBS.enqueue(NEW, new_jobs()), enqueued),
     "enqueue with overflow": Scenario("enqueue", lambda world: STUBS.enqueue(X, new_jobs(), HOUR_MS * 2), enqueued),
+    "enqueue into a backlog": Scenario("enqueue", lambda world: STUBS.enqueue(BACKLOG, plain_jobs(1)), plain_enqueued),
+    "enqueue some into a backlog": Scenario(
+        "enqueue", lambda world: STUBS.enqueue(BACKLOG, plain_jobs(3), HOUR_MS), plain_enqueued
+    ),
     "dequeue": Scenario("dequeue", lambda world: STUBS.dequeue(0, 7, HOUR_MS), World.hold),
     "dequeue one": Scenario("dequeue", lambda world: STUBS.dequeue(0, 1, HOUR_MS), World.hold),
     "dequeue by name": Scenario("dequeue", lambda world: STUBS.dequeue(0, 4, HOUR_MS, ["x", "y"]), World.hold),
@@ -402,7 +418,7 @@ def attempt(prepared: Prepared, scenario: Scenario, at: int, *, rest: bool, repe
     if failed and not repeat_first:
         scenario.answered(world, world.run(call))
         world.maintain()
-    for ref in (X, Y, B, NEW):
+    for ref in REFS:
         world.run(STUBS.configure(ref, {"paused": None}))
         world.run(STUBS.configure(ref.environment, {"limit": None, "quota": None}))
         world.run(STUBS.share(ref.environment, 2, ["-"] * 6))
@@ -416,15 +432,13 @@ def attempt(prepared: Prepared, scenario: Scenario, at: int, *, rest: bool, repe
 
 def check_ends(world: World, where: str) -> None:
     """Every job that was accepted has ended once."""
-    dead = {
-        member.decode() for ref in (X, Y, B, NEW) for member in cast(Any, world.valkey.zrange(keys.dead(0, ref), 0, -1))
-    }
+    dead = {member.decode() for ref in REFS for member in cast(Any, world.valkey.zrange(keys.dead(0, ref), 0, -1))}
     for job_id in sorted(world.accepted):
         ends = world.done[job_id] + (job_id in dead)
         assert ends == 1 or (ends == 0 and job_id in world.removed), f"{where}: {job_id} ended {ends} times"
     for key in (keys.leases(0), keys.scheduled(0), keys.envs(0)):
         assert not world.valkey.zcard(key), (where, key)
-    for ref in (X, Y, B, NEW):
+    for ref in REFS:
         for priority in (0, 5, -3, 7, 50):
             assert not world.valkey.zcard(keys.ready(0, ref, priority)), (where, ref, priority)
 

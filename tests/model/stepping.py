@@ -18,7 +18,6 @@ from headrace.model.names import QueueRef
 from headrace.postgres.connect import Connection, Pool
 from headrace.queue.client import QueueOptions, SyncClient
 from headrace.queue.scripts import ColdCounters
-from headrace.queue.steps import Pause, Step
 from headrace.valkey.scripts import ScriptCall
 
 T = TypeVar("T")
@@ -163,12 +162,11 @@ class SteppedTiers(Tiers):
 
 
 class SteppedClient(SyncClient):
-    def _perform(self, step: Step) -> Any:
-        if isinstance(step, Pause):
-            return between_steps()
-        if not isinstance(step, ScriptCall):
-            return super()._perform(step)
+    def _run(self, call: ScriptCall[T]) -> T:
         between_steps()
-        answer = super()._perform(step)
+        answer = super()._run(call)
         between_steps()
         return answer
+
+    def _wait(self, seconds: float) -> None:
+        between_steps()

@@ -22,8 +22,9 @@ from headrace.cold.tiers import FAR_MS, KEEP_MS, Tiers
 from headrace.model.names import QueueRef
 from headrace.model.tenant_slots import SlotLimits, TenantSlots
 from headrace.postgres.connect import Pool, open_pool
-from headrace.queue.client import DEFAULT_SHARDS, QueueOptions, SyncClient, raise_if_unknown, read_stored_shards
+from headrace.queue.client import DEFAULT_SHARDS, QueueOptions, SyncClient, read_stored_shards
 from headrace.queue.flow_depths import TierFlowDepth, read_flow_depths
+from headrace.queue.operations import raise_if_unknown
 from headrace.queue.registry import LiveWorkers, read_workers
 from headrace.queue.state import QueueState, read_environment, read_state, read_states
 from headrace.settings import AlertsSettings, ApiSettings, QueueSnapshotSettings

@@ -1,7 +1,8 @@
-"""The low-level clients of producers and operators: one asynchronous, one synchronous, with a common core.
+"""The low-level clients of producers and operators: `SyncClient`, and `Client` for asyncio.
 
-`Operations` validates arguments and yields the steps of each operation; the two clients differ only in how they wait
-for replies. If a job is refused, the call raises and nothing of the job was written; an accepted job is durable.
+Every method of the two is written twice, because they wait differently. What they decide is written once: validation
+in validate.py, script calls and their replies in scripts.py, calls of several steps in operations.py. If a job is
+refused, the call raises and nothing of the job was written; an accepted job is durable.
 
 With an `overflow` (see `headrace.cold`) jobs that do not fit into Valkey wait in PostgreSQL; without, they are refused.
 """
@@ -10,50 +11,38 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from headrace.errors import (
-    ColdFull,
-    CommitUnclear,
-    DatabaseFull,
-    DatabaseUnavailable,
-    MigrationError,
-    QuotaExceeded,
-    ShardMismatch,
-    SpillRefused,
-    UnknownQueue,
-    WrongDatabase,
-)
+from headrace.errors import ShardMismatch
 from headrace.model.job import JobInfo, JobState, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.bounds import StoredBounds, read_bounds, read_bounds_async
 from headrace.queue.metrics_flag import copy_flag, copy_flag_async
-from headrace.queue.overflow import EpochClosed, Overflow, SpillJob
-from headrace.queue.scripts import DEFAULT_CAPS, DeadFilter, EnqueueResult, RedriveResult, Stubs, WarmCaps
-from headrace.queue.steps import Blocking, Pause, Step, Steps, drive, drive_async
-from headrace.queue.validate import check_caps, check_environment, check_jobs, check_limits, check_name, check_queue
-from headrace.runtime.backoff import Backoff
+from headrace.queue.operations import (
+    SPILL_ERRORS,
+    DeadJobsOperation,
+    EnqueueOperation,
+    QueueChange,
+    RedriveCount,
+    build_limit_fields,
+    raise_if_unknown,
+)
+from headrace.queue.overflow import EpochClosed, Overflow
+from headrace.queue.scripts import DEFAULT_CAPS, DeadFilter, Stubs, WarmCaps
+from headrace.queue.validate import check_job_id, check_jobs, check_queue
 from headrace.valkey.connect import AsyncValkey, Valkey, connect, connect_async, is_cluster, translate_errors
-from headrace.valkey.scripts import ScriptCall, run, run_async
+from headrace.valkey.script_runner import ScriptRunner
+from headrace.valkey.scripts import ScriptCall, run_async
 
 T = TypeVar("T")
 
-REDRIVE_PAGE = 500
 DEFAULT_SHARDS = 2
 """Number of shards that a client creates if it was given none."""
 
 EVERY_DEAD_JOB = DeadFilter()
-
-# PostgreSQL refuses a spill when the queue has just left cold mode; Valkey follows a moment later, so the client asks
-# Valkey again. If Valkey is still in cold mode after SEND_EPOCH_AFTER tries (the mover died in between), the client
-# passes PostgreSQL's epoch to the enqueue script, which adopts it and stays in cold mode.
-EPOCH_BACKOFF = Backoff(base_s=0.005, longest_s=0.2)
-SEND_EPOCH_AFTER = 6  # tries, about a third of a second
-MAX_TRIES = 30
 
 
 @dataclass(frozen=True)
@@ -78,203 +67,16 @@ class QueueOptions:
         return replace(self, shards=shards, stream_maxlen=maxlen, caps=stored.resolve_caps(self.caps))
 
 
-class RedriveCount(int):
-    """The number of redriven jobs. `remaining` is the number of matching jobs that stay dead, because the queue or its
-    shard is full and there is no PostgreSQL where they could wait."""
-
-    remaining: int
-
-    def __new__(cls, redriven: int, remaining: int = 0) -> RedriveCount:
-        count = super().__new__(cls, redriven)
-        count.remaining = remaining
-        return count
-
-
-class Unchanged:
-    """Type of UNCHANGED: the setting keeps its value."""
-
-
-UNCHANGED = Unchanged()
-
-
-@dataclass(frozen=True)
-class QueueChange:
-    """New settings of a queue, applied atomically."""
-
-    paused: bool | Unchanged = UNCHANGED
-    closed: bool | Unchanged = UNCHANGED
-    limit: int | Unchanged | None = UNCHANGED  # None: no limit
-    caps: tuple[int | None, int | None] | Unchanged = UNCHANGED  # jobs and bytes; None: the bound of all queues
-
-
-@dataclass
-class Operations:
-    """Operations of both clients, as steps. `options` are replaced at first use by those stored in Valkey."""
-
-    options: QueueOptions
-    overflow: Overflow | None = None
-    # Queues that were in cold mode at the last enqueue: job bodies are not sent to Valkey first.
-    in_cold_mode: set[QueueRef] = field(default_factory=set[QueueRef])
-
-    def enqueue(self, ref: QueueRef, jobs: Sequence[NewJob]) -> Steps[list[bool]]:
-        check_queue(ref)
-        check_jobs(jobs, self.options.max_payload_bytes)
-        return self._enqueue(ref, jobs)
-
-    def _enqueue(self, ref: QueueRef, jobs: Sequence[NewJob]) -> Steps[list[bool]]:
-        accepted = [False] * len(jobs)
-        remaining = list(range(len(jobs)))  # indexes of jobs without a result
-        far_ms = self.overflow.far_ms if self.overflow else None
-        cold_epoch = 0
-        for attempt in range(MAX_TRIES if remaining else 0):
-            stubs, batch = self.options.make_stubs(), [jobs[i] for i in remaining]
-            with_bodies, counted = ref not in self.in_cold_mode, attempt > 0
-            try:
-                reply: EnqueueResult = yield stubs.enqueue(
-                    ref, batch, far_ms, cold_epoch, with_bodies=with_bodies, counted=counted
-                )
-            except QuotaExceeded as error:
-                if any(accepted):
-                    raise _spill_refused(accepted, len(remaining), error) from error
-                raise
-            if EnqueueResult.SEND_BODY in reply.answers:
-                self.in_cold_mode.discard(ref)
-                again = (EnqueueResult.SEND_BODY, EnqueueResult.SPILL)
-                remaining = [i for i, answer in zip(remaining, reply.answers, strict=True) if answer in again]
-                continue
-            for i, answer in zip(remaining, reply.answers, strict=True):
-                accepted[i] = answer == EnqueueResult.ACCEPTED
-            cold = [
-                (i, _make_spill_job(jobs[i], reply, position))
-                for position, (i, answer) in enumerate(zip(remaining, reply.answers, strict=True))
-                if answer == EnqueueResult.SPILL
-            ]
-            if not cold:
-                break
-            if any(far_ms is None or job.new.delay_ms < far_ms for _, job in cold):
-                self.in_cold_mode.add(ref)
-            try:
-                stored = yield from self._spill(ref, [job for _, job in cold], reply)
-            except EpochClosed as closed:
-                remaining = [i for i, _ in cold]
-                cold_epoch = closed.epoch if attempt >= SEND_EPOCH_AFTER else 0
-                yield Pause(EPOCH_BACKOFF.full_delay_s(attempt + 1))
-                continue
-            except CommitUnclear as error:
-                raise _spill_outcome_unknown(accepted, len(cold), error) from error
-            except (ColdFull, DatabaseFull, DatabaseUnavailable, MigrationError, QuotaExceeded, WrongDatabase) as error:
-                if isinstance(error, QuotaExceeded) and not any(accepted):
-                    raise
-                raise _spill_refused(accepted, len(cold), error) from error
-            for (i, _), is_new in zip(cold, stored, strict=True):
-                accepted[i] = is_new
-            break
-        else:
-            if remaining:
-                raise _spill_refused(accepted, len(remaining), "the queue kept switching between warm and cold mode")
-        return accepted
-
-    def _spill(self, ref: QueueRef, jobs: Sequence[SpillJob], reply: EnqueueResult) -> Steps[Sequence[bool]]:
-        assert self.overflow is not None, "without far_ms no job is answered SPILL"
-        return (yield Blocking(partial(self.overflow.spill, ref, jobs, reply)))
-
-    def cancel(self, env: EnvRef, job_id: str) -> Steps[JobState | None]:
-        check_environment(env)
-        check_name("job id", job_id)
-        state: JobState | None = yield self.options.make_stubs().cancel(env, job_id)
-        if state is None and self.overflow:
-            state = yield Blocking(partial(self.overflow.cancel, env, job_id))
-        return state
-
-    def get(self, env: EnvRef, job_id: str) -> Steps[JobInfo | None]:
-        check_environment(env)
-        check_name("job id", job_id)
-        job: JobInfo | None = yield self.options.make_stubs().get(env, job_id)
-        if job is None and self.overflow:
-            job = yield Blocking(partial(self.overflow.find, env, job_id))
-            if job is None:  # it may have moved from PostgreSQL to Valkey between the two reads
-                job = yield self.options.make_stubs().get(env, job_id)
-        return job
-
-    def limits(self, ref: QueueRef | EnvRef, limit: int | None, burst: float | None) -> Steps[None]:
-        check_limits(limit, burst)
-        fields = {"limit": None if limit is None else str(limit)}
-        if isinstance(ref, EnvRef):
-            fields["burst"] = None if burst is None else repr(burst)
-        return self._configure(ref, fields)
-
-    def _format_caps(self, items: int | None, size: int | None) -> str | None:
-        defaults = self.options.caps
-        return None if items is None and size is None else f"{items or defaults.items} {size or defaults.bytes}"
-
-    def change(self, ref: QueueRef, to: QueueChange) -> Steps[None]:
-        fields: dict[str, str | None] = {}
-        if not isinstance(to.paused, Unchanged):
-            fields["paused"] = "1" if to.paused else None
-        if not isinstance(to.closed, Unchanged):
-            fields["closed"] = "1" if to.closed else None
-        if not isinstance(to.limit, Unchanged):
-            check_limits(to.limit, None)
-            fields["limit"] = None if to.limit is None else str(to.limit)
-        if not isinstance(to.caps, Unchanged):
-            check_caps(*to.caps)
-        return self._configure(ref, fields, to.caps)
-
-    def _configure(
-        self,
-        ref: QueueRef | EnvRef,
-        fields: dict[str, str | None],
-        caps: tuple[int | None, int | None] | Unchanged = UNCHANGED,
-    ) -> Steps[None]:
-        check_queue(ref) if isinstance(ref, QueueRef) else check_environment(ref)
-        if not isinstance(caps, Unchanged):
-            fields = {**fields, "caps": self._format_caps(*caps)}
-        if self.overflow:  # first: PostgreSQL has the record from which Valkey's copy is restored
-            raise_if_unknown(ref, (yield self.options.make_stubs().configure(ref, {})))
-            yield Blocking(partial(self.overflow.record_settings, ref, fields))
-        raise_if_unknown(ref, (yield self.options.make_stubs().configure(ref, fields)))
-
-    def redrive(self, ref: QueueRef, which: DeadFilter) -> Steps[RedriveCount]:
-        check_queue(ref)
-        if self.overflow:
-            raise_if_unknown(ref, (yield self.options.make_stubs().configure(ref, {})))
-            return RedriveCount((yield Blocking(partial(self.overflow.redrive, ref, which))))
-        return (yield from self._process_dead(ref, which, self.options.make_stubs().redrive))
-
-    def remove_dead(self, ref: QueueRef, which: DeadFilter) -> Steps[int]:
-        check_queue(ref)
-        if self.overflow:
-            raise_if_unknown(ref, (yield self.options.make_stubs().configure(ref, {})))
-            return (yield Blocking(partial(self.overflow.remove_dead, ref, which, None)))
-        return int((yield from self._process_dead(ref, which, self.options.make_stubs().remove_dead)))
-
-    def _process_dead(
-        self,
-        ref: QueueRef,
-        which: DeadFilter,
-        act: Callable[[QueueRef, DeadFilter, int, int], ScriptCall[RedriveResult | None]],
-    ) -> Steps[RedriveCount]:
-        """Call `act` page by page on all dead jobs that match the filter."""
-        moved = skip = remaining = 0
-        while True:
-            page: RedriveResult | None = yield act(ref, which, REDRIVE_PAGE, skip)
-            raise_if_unknown(ref, page is not None)
-            assert page is not None
-            moved += page.moved
-            remaining += page.remaining
-            skip += page.examined - page.moved  # these stay dead, ahead of the next page
-            if which.ids or page.examined < REDRIVE_PAGE:
-                return RedriveCount(moved, remaining)
-
-
 class SyncClient:
     """Synchronous client, for Django, Flask, scripts and threads. Every method may raise QueueUnavailable."""
 
     def __init__(self, url: str, options: QueueOptions | None = None, overflow: Overflow | None = None) -> None:
         self.redis = connect(url)
+        self._runner = ScriptRunner(self.redis)
         self.options = options or QueueOptions()
-        self._operations = Operations(self.options, overflow)
-        self._checked = False
+        self._overflow = overflow
+        self._stubs: Stubs | None = None  # None: the number of shards and the bounds are not read from Valkey yet
+        self._cold_queues: set[QueueRef] = set()
 
     def enqueue(self, ref: QueueRef, job: NewJob) -> bool:
         """Enqueue a job. Return True if it was accepted, False if a job with its id already exists."""
@@ -285,84 +87,132 @@ class SyncClient:
 
         If some do not fit into Valkey and PostgreSQL cannot store them, only those are refused (SpillRefused.accepted);
         any other error refuses the whole call."""
-        return self._drive(self._operations.enqueue(ref, jobs))
+        check_queue(ref)
+        check_jobs(jobs, self.options.max_payload_bytes)
+        overflow = self._overflow
+        operation = EnqueueOperation(
+            self._get_stubs(), ref, jobs, overflow.far_ms if overflow else None, self._cold_queues
+        )
+        while operation.remaining:
+            try:
+                reply = self._run(operation.build_call())
+                operation.apply(reply)
+                if overflow and operation.to_spill:
+                    operation.apply_stored(overflow.spill(ref, operation.to_spill, reply))
+            except EpochClosed as closed:
+                self._wait(operation.retry_after_s(closed))
+            except SPILL_ERRORS as error:
+                operation.raise_refused(error)
+        return operation.accepted
 
     def cancel(self, env: EnvRef, job_id: str) -> JobState | None:
         """Cancel a job if it is ready, scheduled or cold. Return the state it was in; None if there is no such job."""
-        return self._drive(self._operations.cancel(env, job_id))
+        check_job_id(env, job_id)
+        state = self._run(self._get_stubs().cancel(env, job_id))
+        if state is None and self._overflow:
+            state = self._overflow.cancel(env, job_id)
+        return state
 
     def get(self, env: EnvRef, job_id: str) -> JobInfo | None:
         """Return the current state of a job; None if it is unknown. A finished job is known for queue.keep_done."""
-        return self._drive(self._operations.get(env, job_id))
+        check_job_id(env, job_id)
+        call = self._get_stubs().get(env, job_id)
+        job = self._run(call)
+        if job is None and self._overflow:
+            job = self._overflow.find(env, job_id)
+            if job is None:  # it may have moved from PostgreSQL to Valkey between the two reads
+                job = self._run(call)
+        return job
 
     def pause(self, ref: QueueRef) -> None:
         """Pause a queue: accept jobs but start none."""
-        self._drive(self._operations.change(ref, QueueChange(paused=True)))
+        self.change(ref, QueueChange(paused=True))
 
     def resume(self, ref: QueueRef) -> None:
-        self._drive(self._operations.change(ref, QueueChange(paused=False)))
+        self.change(ref, QueueChange(paused=False))
 
     def close_queue(self, ref: QueueRef) -> None:
         """Close a queue: refuse new jobs; waiting jobs still run."""
-        self._drive(self._operations.change(ref, QueueChange(closed=True)))
+        self.change(ref, QueueChange(closed=True))
 
     def open_queue(self, ref: QueueRef) -> None:
-        self._drive(self._operations.change(ref, QueueChange(closed=False)))
+        self.change(ref, QueueChange(closed=False))
 
     def limits(self, ref: QueueRef | EnvRef, limit: int | None, burst: float | None = None) -> None:
         """Limit the number of running jobs of a queue or environment; None: no limit. An environment as a whole may
         exceed its limit by the burst factor, each of its queues may not."""
-        self._drive(self._operations.limits(ref, limit, burst))
+        self._configure(ref, build_limit_fields(ref, limit, burst))
 
     def caps(self, ref: QueueRef, items: int | None, size: int | None) -> None:
         """Limit the jobs and payload bytes of a queue in Valkey; both None: the bounds of all queues apply."""
-        self._drive(self._operations.change(ref, QueueChange(caps=(items, size))))
+        self.change(ref, QueueChange(caps=(items, size)))
 
     def change(self, ref: QueueRef, to: QueueChange) -> None:
         """Change several settings of a queue atomically."""
-        self._drive(self._operations.change(ref, to))
+        check_queue(ref)
+        to.check()
+        self._configure(ref, to.build_fields(self._get_stubs().caps))
+
+    def _configure(self, ref: QueueRef | EnvRef, fields: Mapping[str, str | None]) -> None:
+        if self._overflow:  # first: PostgreSQL has the record from which Valkey's copy is restored
+            self._check_exists(ref)
+            self._overflow.record_settings(ref, fields)
+        raise_if_unknown(ref, self._run(self._get_stubs().configure(ref, fields)))
+
+    def _check_exists(self, ref: QueueRef | EnvRef) -> None:
+        """Raise UnknownQueue if the queue does not exist in Valkey."""
+        raise_if_unknown(ref, self._run(self._get_stubs().configure(ref, {})))
 
     def redrive(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> RedriveCount:
         """Redrive dead jobs, oldest first, with all their attempts. Return how many. Each job moves atomically. Jobs
         that exceed the caps wait in PostgreSQL, or stay dead if there is none."""
-        return self._drive(self._operations.redrive(ref, which))
+        check_queue(ref)
+        if self._overflow:
+            self._check_exists(ref)
+            return RedriveCount(self._overflow.redrive(ref, which))
+        return self._process_dead(DeadJobsOperation(ref, which, self._get_stubs().redrive))
 
     def remove_dead(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> int:
         """Delete dead jobs permanently, oldest first. Return how many."""
-        return self._drive(self._operations.remove_dead(ref, which))
+        check_queue(ref)
+        if self._overflow:
+            self._check_exists(ref)
+            return self._overflow.remove_dead(ref, which, None)
+        return int(self._process_dead(DeadJobsOperation(ref, which, self._get_stubs().remove_dead)))
+
+    def _process_dead(self, operation: DeadJobsOperation) -> RedriveCount:
+        while not operation.is_done:
+            operation.apply(self._run(operation.build_call()))
+        return operation.count
 
     @property
     def shards(self) -> int:
-        self.check_shards()
-        return self.options.shards or DEFAULT_SHARDS
+        return self._get_stubs().shards
 
     def check_shards(self) -> None:
         """Read the number of shards and the bounds from Valkey, at first use. The number of shards is stored if there
         is none. Raises ShardMismatch if another number is stored than was given."""
-        if not self._checked:
+        self._get_stubs()
+
+    def _get_stubs(self) -> Stubs:
+        if self._stubs is None:
             with translate_errors():
                 found = store_shards(self.redis, self.options.shards)
             self.options = self.options.resolve(found, read_bounds(self.redis))
-            self._operations.options = self.options
-            self._checked = True
+            self._stubs = self.options.make_stubs()
+        return self._stubs
 
     def close(self) -> None:
+        self._runner.close()
         self.redis.close()
-        if self._operations.overflow:
-            self._operations.overflow.close()
+        if self._overflow:
+            self._overflow.close()
 
-    def _drive(self, steps: Generator[Step, Any, T]) -> T:
-        self.check_shards()
-        return drive(steps, self._perform)
+    def _run(self, call: ScriptCall[T]) -> T:
+        return self._runner.run(call)
 
-    def _perform(self, step: Step) -> Any:
-        match step:
-            case ScriptCall():
-                return run(self.redis, step)
-            case Blocking():
-                return step.do()
-            case Pause():
-                return time.sleep(step.seconds)
+    def _wait(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def __enter__(self) -> SyncClient:
         return self
@@ -372,54 +222,107 @@ class SyncClient:
 
 
 class Client:
-    """Asynchronous client with the methods of SyncClient."""
+    """Asynchronous client with the methods of SyncClient. Calls to PostgreSQL run in threads."""
 
     def __init__(self, url: str, options: QueueOptions | None = None, overflow: Overflow | None = None) -> None:
         self.url = url
         self.redis = connect_async(url)
         self._shard_clients: dict[int, AsyncValkey] = {}
         self.options = options or QueueOptions()
-        self._operations = Operations(self.options, overflow)
-        self._checked = False
+        self._overflow = overflow
+        self._stubs: Stubs | None = None  # None: the number of shards and the bounds are not read from Valkey yet
+        self._cold_queues: set[QueueRef] = set()
 
     async def enqueue(self, ref: QueueRef, job: NewJob) -> bool:
         return (await self.enqueue_many(ref, [job]))[0]
 
     async def enqueue_many(self, ref: QueueRef, jobs: Sequence[NewJob]) -> list[bool]:
-        return await self._drive(self._operations.enqueue(ref, jobs))
+        check_queue(ref)
+        check_jobs(jobs, self.options.max_payload_bytes)
+        overflow = self._overflow
+        operation = EnqueueOperation(
+            await self._get_stubs(), ref, jobs, overflow.far_ms if overflow else None, self._cold_queues
+        )
+        while operation.remaining:
+            try:
+                reply = await self._run(operation.build_call())
+                operation.apply(reply)
+                if overflow and operation.to_spill:
+                    operation.apply_stored(await asyncio.to_thread(overflow.spill, ref, operation.to_spill, reply))
+            except EpochClosed as closed:
+                await asyncio.sleep(operation.retry_after_s(closed))
+            except SPILL_ERRORS as error:
+                operation.raise_refused(error)
+        return operation.accepted
 
     async def cancel(self, env: EnvRef, job_id: str) -> JobState | None:
-        return await self._drive(self._operations.cancel(env, job_id))
+        check_job_id(env, job_id)
+        state = await self._run((await self._get_stubs()).cancel(env, job_id))
+        if state is None and self._overflow:
+            state = await asyncio.to_thread(self._overflow.cancel, env, job_id)
+        return state
 
     async def get(self, env: EnvRef, job_id: str) -> JobInfo | None:
-        return await self._drive(self._operations.get(env, job_id))
+        check_job_id(env, job_id)
+        call = (await self._get_stubs()).get(env, job_id)
+        job = await self._run(call)
+        if job is None and self._overflow:
+            job = await asyncio.to_thread(self._overflow.find, env, job_id)
+            if job is None:  # it may have moved from PostgreSQL to Valkey between the two reads
+                job = await self._run(call)
+        return job
 
     async def pause(self, ref: QueueRef) -> None:
-        await self._drive(self._operations.change(ref, QueueChange(paused=True)))
+        await self.change(ref, QueueChange(paused=True))
 
     async def resume(self, ref: QueueRef) -> None:
-        await self._drive(self._operations.change(ref, QueueChange(paused=False)))
+        await self.change(ref, QueueChange(paused=False))
 
     async def close_queue(self, ref: QueueRef) -> None:
-        await self._drive(self._operations.change(ref, QueueChange(closed=True)))
+        await self.change(ref, QueueChange(closed=True))
 
     async def open_queue(self, ref: QueueRef) -> None:
-        await self._drive(self._operations.change(ref, QueueChange(closed=False)))
+        await self.change(ref, QueueChange(closed=False))
 
     async def limits(self, ref: QueueRef | EnvRef, limit: int | None, burst: float | None = None) -> None:
-        await self._drive(self._operations.limits(ref, limit, burst))
+        await self._configure(ref, build_limit_fields(ref, limit, burst))
 
     async def caps(self, ref: QueueRef, items: int | None, size: int | None) -> None:
-        await self._drive(self._operations.change(ref, QueueChange(caps=(items, size))))
+        await self.change(ref, QueueChange(caps=(items, size)))
 
     async def change(self, ref: QueueRef, to: QueueChange) -> None:
-        await self._drive(self._operations.change(ref, to))
+        check_queue(ref)
+        to.check()
+        await self._configure(ref, to.build_fields((await self._get_stubs()).caps))
+
+    async def _configure(self, ref: QueueRef | EnvRef, fields: Mapping[str, str | None]) -> None:
+        if self._overflow:  # first: PostgreSQL has the record from which Valkey's copy is restored
+            await self._check_exists(ref)
+            await asyncio.to_thread(self._overflow.record_settings, ref, fields)
+        raise_if_unknown(ref, await self._run((await self._get_stubs()).configure(ref, fields)))
+
+    async def _check_exists(self, ref: QueueRef | EnvRef) -> None:
+        """Raise UnknownQueue if the queue does not exist in Valkey."""
+        raise_if_unknown(ref, await self._run((await self._get_stubs()).configure(ref, {})))
 
     async def redrive(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> RedriveCount:
-        return await self._drive(self._operations.redrive(ref, which))
+        check_queue(ref)
+        if self._overflow:
+            await self._check_exists(ref)
+            return RedriveCount(await asyncio.to_thread(self._overflow.redrive, ref, which))
+        return await self._process_dead(DeadJobsOperation(ref, which, (await self._get_stubs()).redrive))
 
     async def remove_dead(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> int:
-        return await self._drive(self._operations.remove_dead(ref, which))
+        check_queue(ref)
+        if self._overflow:
+            await self._check_exists(ref)
+            return await asyncio.to_thread(self._overflow.remove_dead, ref, which, None)
+        return int(await self._process_dead(DeadJobsOperation(ref, which, (await self._get_stubs()).remove_dead)))
+
+    async def _process_dead(self, operation: DeadJobsOperation) -> RedriveCount:
+        while not operation.is_done:
+            operation.apply(await self._run(operation.build_call()))
+        return operation.count
 
     @property
     def shards(self) -> int:
@@ -436,7 +339,10 @@ class Client:
         return self._shard_clients[shard]
 
     async def check_shards(self) -> None:
-        if not self._checked:
+        await self._get_stubs()
+
+    async def _get_stubs(self) -> Stubs:
+        if self._stubs is None:
             with translate_errors():
                 found: Any = await self.redis.get(keys.SHARDS)
                 if found is None:
@@ -444,66 +350,23 @@ class Client:
                     await copy_flag_async(self.redis, shards)
                     found = await self.redis.set(keys.SHARDS, shards, nx=True, get=True)
             self.options = self.options.resolve(found, await read_bounds_async(self.redis))
-            self._operations.options = self.options
-            self._checked = True
+            self._stubs = self.options.make_stubs()
+        return self._stubs
 
     async def close(self) -> None:
         for client in (self.redis, *self._shard_clients.values()):
             await client.aclose()
-        if self._operations.overflow:
-            await asyncio.to_thread(self._operations.overflow.close)
+        if self._overflow:
+            await asyncio.to_thread(self._overflow.close)
 
-    async def _drive(self, steps: Generator[Step, Any, T]) -> T:
-        await self.check_shards()
-        return await drive_async(steps, self._perform)
-
-    async def _perform(self, step: Step) -> Any:
-        match step:
-            case ScriptCall():
-                return await run_async(self.redis, step)
-            case Blocking():
-                return await asyncio.to_thread(step.do)
-            case Pause():
-                return await asyncio.sleep(step.seconds)
+    async def _run(self, call: ScriptCall[T]) -> T:
+        return await run_async(self.redis, call)
 
     async def __aenter__(self) -> Client:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-def _make_spill_job(job: NewJob, reply: EnqueueResult, position: int) -> SpillJob:
-    due_ms = reply.now_ms + job.delay_ms + position / 4096  # the score that the script would have given it
-    return SpillJob(job, int(reply.now_ms), due_ms, delayed=job.delay_ms > 0)
-
-
-def _spill_refused(accepted: Sequence[bool], refused: int, reason: object) -> SpillRefused:
-    return SpillRefused(
-        f"{refused} of {len(accepted)} jobs did not fit into Valkey, could not be stored in PostgreSQL, and were "
-        f"refused. {sum(accepted)} were accepted. Retry with the same ids when PostgreSQL is available; accepted jobs "
-        f"are not duplicated. ({reason})",
-        accepted,
-    )
-
-
-def _spill_outcome_unknown(accepted: Sequence[bool], unclear: int, reason: object) -> SpillRefused:
-    return SpillRefused(
-        f"{unclear} of {len(accepted)} jobs did not fit into Valkey, and it is unknown whether PostgreSQL stored them: "
-        "the connection was lost during COMMIT and has not been restored. "
-        f"{sum(accepted)} were accepted. Retry with the same ids when PostgreSQL is available; accepted jobs are not "
-        f"duplicated. ({reason})",
-        accepted,
-    )
-
-
-def raise_if_unknown(ref: QueueRef | EnvRef, found: bool) -> None:
-    if not found:
-        assert isinstance(ref, QueueRef)
-        raise UnknownQueue(
-            f"There is no queue {ref.queue!r} in {ref.org} / {ref.project} / {ref.env}. Nothing was changed. "
-            "A queue is created by its first job."
-        )
 
 
 def store_shards(client: Valkey, given: int | None) -> bytes | None:

@@ -36,10 +36,17 @@ def check_environment(ref: EnvRef) -> None:
         check_name(what, getattr(ref, what))
 
 
+@lru_cache(1024)
 def check_queue(ref: QueueRef) -> None:
-    """Raise InvalidName if the queue or its environment has an invalid name."""
+    """Raise InvalidName if the queue or its environment has an invalid name. Only valid queues are cached."""
     check_environment(ref.environment)
     check_name("queue", ref.queue)
+
+
+def check_job_id(env: EnvRef, job_id: str) -> None:
+    """Raise InvalidName if the environment or the job id is invalid."""
+    check_environment(env)
+    check_name("job id", job_id)
 
 
 def check_jobs(jobs: Sequence[NewJob], max_payload_bytes: int) -> None:

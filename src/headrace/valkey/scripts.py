@@ -1,9 +1,11 @@
 """Lua scripts as typed calls.
 
 A script is a file. `--@include a, b` in it puts other files of its folder in front of it; an include may include
-others, and each file is sent once. `--@flags f` are flags for the server. A `ScriptCall` is one invocation: keys,
-arguments and a parser of the reply. It is independent of connections, so the synchronous and the asynchronous client
-differ only in how they wait for the reply.
+others, and each file is sent once. `--@first f` puts a file, with its own includes, in front of all these: it handles
+common calls and returns before the functions of the other files are created. `--@flags f` are flags for the server.
+
+A `ScriptCall` is one invocation: keys, arguments and a parser of the reply. It is independent of connections, so the
+synchronous and the asynchronous client differ only in how they wait for the reply.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ T = TypeVar("T")
 Arg = str | bytes | int
 
 INCLUDE = re.compile(r"^--@include (.+)$", re.MULTILINE)
+FIRST = re.compile(r"^--@first (.+)$", re.MULTILINE)
 FLAGS = re.compile(r"^--@flags (.+)$", re.MULTILINE)
 
 REFUSE_MOVING_SLOT = """
@@ -90,6 +93,8 @@ def load_script(
     included = resolve_includes(folder, name)
     # The server reads flags from the first line only.
     shebang = "".join(f"#!lua flags={flags}" for flags in FLAGS.findall(included[name]))
+    for first in FIRST.findall(included[name]):
+        included = resolve_includes(folder, first) | included
     parts = drop_unused_functions([preamble, *included.values()])
     if on_failure and "queues" in included:
         parts = [PROGRESS, *parts, FAILURE, _read(folder, on_failure)]
@@ -130,9 +135,9 @@ def run(client: Valkey, call: ScriptCall[T]) -> T:
     source, sha = call.script.select_source(client)
     with translate_errors():
         try:
-            answer: Any = client.execute_command("EVALSHA", sha, *_build_arguments(call))
+            answer: Any = client.execute_command("EVALSHA", sha, *build_arguments(call))
         except NoScriptError:
-            answer = client.execute_command("EVAL", source, *_build_arguments(call))
+            answer = client.execute_command("EVAL", source, *build_arguments(call))
     return call.parse(answer)
 
 
@@ -140,11 +145,12 @@ async def run_async(client: AsyncValkey, call: ScriptCall[T]) -> T:
     source, sha = call.script.select_source(client)
     with translate_errors():
         try:
-            answer: Any = await client.execute_command("EVALSHA", sha, *_build_arguments(call))
+            answer: Any = await client.execute_command("EVALSHA", sha, *build_arguments(call))
         except NoScriptError:
-            answer = await client.execute_command("EVAL", source, *_build_arguments(call))
+            answer = await client.execute_command("EVAL", source, *build_arguments(call))
     return call.parse(answer)
 
 
-def _build_arguments(call: ScriptCall[T]) -> Sequence[Arg]:
+def build_arguments(call: ScriptCall[Any]) -> Sequence[Arg]:
+    """Return what follows the script in EVAL and EVALSHA."""
     return (len(call.keys), *call.keys, *call.args)

@@ -10,7 +10,7 @@ from headrace.api.problems import make_problem_responses
 from headrace.api.raw_path import RawPathRoute
 from headrace.api.routes.live import make_queue_ref, read_settings
 from headrace.api.schemas.queues import EnvironmentLimits, LimitsChange, QueueSettings, SettingsChange
-from headrace.queue.client import UNCHANGED, QueueChange
+from headrace.queue.operations import UNCHANGED, QueueChange
 
 router = APIRouter(prefix="/api/v1", route_class=RawPathRoute, tags=["control"])
 

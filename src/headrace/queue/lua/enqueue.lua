@@ -1,5 +1,6 @@
 -- enqueue: accept jobs into a queue, or answer that they must be spilled to PostgreSQL. Enqueueing an id again has no
 -- effect.
+--@first plain_enqueue
 --@include recovery, waiting, dead_bytes, quota_checks, shard_capacity, save
 -- KEYS[1]    hash of the queue (routes the script)
 -- ARGV       prefix, maxlen, E, Q, org, project, env, queue, warm caps of the queue (jobs, bytes), byte cap of the
