@@ -17,7 +17,8 @@ from headrace.cold.tiers import Tiers
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import Connection, Pool
 from headrace.queue.client import QueueOptions, SyncClient
-from headrace.queue.scripts import ColdCounters
+from headrace.queue.coalesce import EnqueueCall
+from headrace.queue.scripts import ColdCounters, EnqueueResult
 from headrace.valkey.scripts import ScriptCall
 
 T = TypeVar("T")
@@ -165,6 +166,12 @@ class SteppedClient(SyncClient):
     def _run(self, call: ScriptCall[T]) -> T:
         between_steps()
         answer = super()._run(call)
+        between_steps()
+        return answer
+
+    def _run_enqueue(self, call: EnqueueCall) -> EnqueueResult:
+        between_steps()
+        answer = super()._run_enqueue(call)
         between_steps()
         return answer
 

@@ -20,6 +20,7 @@ from headrace.model.job import JobInfo, JobState, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.bounds import StoredBounds, read_bounds, read_bounds_async
+from headrace.queue.coalesce import AsyncCoalescer, EnqueueCall, ThreadCoalescer
 from headrace.queue.metrics_flag import copy_flag, copy_flag_async
 from headrace.queue.operations import (
     SPILL_ERRORS,
@@ -31,7 +32,7 @@ from headrace.queue.operations import (
     raise_if_unknown,
 )
 from headrace.queue.overflow import EpochClosed, Overflow
-from headrace.queue.scripts import DEFAULT_CAPS, DeadFilter, Stubs, WarmCaps
+from headrace.queue.scripts import DEFAULT_CAPS, DeadFilter, EnqueueResult, Stubs, WarmCaps
 from headrace.queue.validate import check_job_id, check_jobs, check_queue
 from headrace.valkey.connect import AsyncValkey, Valkey, connect, connect_async, is_cluster, translate_errors
 from headrace.valkey.script_runner import ScriptRunner
@@ -73,6 +74,7 @@ class SyncClient:
     def __init__(self, url: str, options: QueueOptions | None = None, overflow: Overflow | None = None) -> None:
         self.redis = connect(url)
         self._runner = ScriptRunner(self.redis)
+        self._coalescer = ThreadCoalescer(self._runner.run)
         self.options = options or QueueOptions()
         self._overflow = overflow
         self._stubs: Stubs | None = None  # None: the number of shards and the bounds are not read from Valkey yet
@@ -86,7 +88,7 @@ class SyncClient:
         """Enqueue up to 10,000 jobs in one call. Return for each whether it was accepted; False: its id already exists.
 
         If some do not fit into Valkey and PostgreSQL cannot store them, only those are refused (SpillRefused.accepted);
-        any other error refuses the whole call."""
+        any other error refuses the whole call. Calls of several threads to one queue share requests (coalesce.py)."""
         check_queue(ref)
         check_jobs(jobs, self.options.max_payload_bytes)
         overflow = self._overflow
@@ -95,7 +97,7 @@ class SyncClient:
         )
         while operation.remaining:
             try:
-                reply = self._run(operation.build_call())
+                reply = self._run_enqueue(operation.build_call())
                 operation.apply(reply)
                 if overflow and operation.to_spill:
                     operation.apply_stored(overflow.spill(ref, operation.to_spill, reply))
@@ -203,6 +205,8 @@ class SyncClient:
         return self._stubs
 
     def close(self) -> None:
+        """Wait for calls in flight, and close the connections."""
+        self._coalescer.drain()
         self._runner.close()
         self.redis.close()
         if self._overflow:
@@ -210,6 +214,9 @@ class SyncClient:
 
     def _run(self, call: ScriptCall[T]) -> T:
         return self._runner.run(call)
+
+    def _run_enqueue(self, call: EnqueueCall) -> EnqueueResult:
+        return self._coalescer.run(call)
 
     def _wait(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -222,11 +229,13 @@ class SyncClient:
 
 
 class Client:
-    """Asynchronous client with the methods of SyncClient. Calls to PostgreSQL run in threads."""
+    """Asynchronous client with the methods of SyncClient. Calls to PostgreSQL run in threads. Concurrent calls of
+    `enqueue` and `enqueue_many` to one queue share requests (coalesce.py)."""
 
     def __init__(self, url: str, options: QueueOptions | None = None, overflow: Overflow | None = None) -> None:
         self.url = url
         self.redis = connect_async(url)
+        self._coalescer = AsyncCoalescer(self._run)
         self._shard_clients: dict[int, AsyncValkey] = {}
         self.options = options or QueueOptions()
         self._overflow = overflow
@@ -245,7 +254,7 @@ class Client:
         )
         while operation.remaining:
             try:
-                reply = await self._run(operation.build_call())
+                reply = await self._coalescer.run(operation.build_call())
                 operation.apply(reply)
                 if overflow and operation.to_spill:
                     operation.apply_stored(await asyncio.to_thread(overflow.spill, ref, operation.to_spill, reply))
@@ -354,6 +363,7 @@ class Client:
         return self._stubs
 
     async def close(self) -> None:
+        await self._coalescer.drain()
         for client in (self.redis, *self._shard_clients.values()):
             await client.aclose()
         if self._overflow:

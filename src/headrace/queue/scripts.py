@@ -44,6 +44,19 @@ DEFAULT_CAPS = WarmCaps()
 DEAD_BYTES = 8 * 2**20  # payload bytes of one page of dead jobs
 
 
+class EnqueueArgs:
+    """Positions in the arguments of an enqueue call, from 0. The arguments before FIRST_JOB concern all jobs."""
+
+    WITH_BODIES, COUNTED, FIRST_JOB = 13, 14, 15
+
+    MERGED = 2
+    """Value of COUNTED for calls of several callers that are sent as one (coalesce.py): a refusal is not counted."""
+
+    @staticmethod
+    def count_per_job(args: Sequence[Arg]) -> int:
+        return 7 if args[EnqueueArgs.WITH_BODIES] else 3
+
+
 @dataclass(frozen=True)
 class EnqueueResult:
     valkey_epoch: int  # when the queue's state in Valkey was created

@@ -6,8 +6,8 @@
 -- ARGV       prefix, maxlen, E, Q, org, project, env, queue, warm caps of the queue (jobs, bytes), byte cap of the
 --            shard (0: none), delay in ms from which jobs are spilled ('': the client has no PostgreSQL), cold epoch
 --            that the client read from PostgreSQL (0: none), 1 if bodies are sent, 1 if the enqueue rate has counted
---            these jobs, then for each job: J, payload bytes, delay ms, and with bodies: body, priority, ttl ms (0:
---            none), max attempts
+--            these jobs or 2 if the client repeats a refused call in parts (then its refusal is not counted), then for
+--            each job: J, payload bytes, delay ms, and with bodies: body, priority, ttl ms (0: none), max attempts
 -- Returns    {epoch of the queue, cold epoch, now ms, answers, id of the PostgreSQL of the shard ('': unknown)}. An
 --            answer per job: 1 (accepted), 0 (duplicate id), 2 (spill it), 3 (there is room: send its body)
 -- Errors     CLOSED: the queue is closed. Without PostgreSQL: FULL (no room), DEADFULL (no room beside dead jobs), COLD
@@ -15,7 +15,7 @@
 --            <burst> <jobs of the call> <ms to wait>. An error refuses all jobs of the call.
 local E, Q = ARGV[3], ARGV[4]
 local shard_max, far_ms, client_cold_epoch = find_shard_cap(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
-local is_counted = ARGV[15] == '1'
+local is_counted, is_merged = ARGV[15] == '1', ARGV[15] == '2'
 local FIRST, STRIDE = 16, ARGV[14] == '1' and 7 or 3
 local queue = load_queue(E, Q)
 if queue.closed then return redis.error_reply('CLOSED this queue accepts no jobs') end
@@ -102,7 +102,9 @@ local function check_quotas()
   if not exceeded then return nil end
   request_share(queue, exceeded[1])
   -- Counted for metrics. A refusal does not create an environment.
-  if queue.environment.exists then redis.pcall('HINCRBY', env_key(E), 'refused:' .. exceeded[1], 1) end
+  if queue.environment.exists and not is_merged then
+    redis.pcall('HINCRBY', env_key(E), 'refused:' .. exceeded[1], 1)
+  end
   return redis.error_reply(table.concat(exceeded, ' ', 2))
 end
 
