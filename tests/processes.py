@@ -66,7 +66,7 @@ class Process:
         with self.log.open("wb") as log:
             self.child = subprocess.Popen(
                 [sys.executable, "-m", "headrace", *command, *pages],
-                env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
+                env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", **settings},
                 cwd=folder,
                 stdout=log,
                 stderr=log,

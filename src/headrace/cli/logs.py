@@ -6,7 +6,36 @@ import json
 import logging
 import time
 
+from headrace.queue.job_context import running_job
 from headrace.settings import LogSettings
+
+
+class JobFilter(logging.Filter):
+    """Adds the running job to records that its task logs: `job_fields`, empty outside of tasks."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        job = running_job.get()
+        record.job_fields = {}
+        if job is not None:
+            names = {"org": job.queue.org, "project": job.queue.project, "env": job.queue.env}
+            record.job_fields = {
+                **{"job_id": job.id, "task": job.task, "queue": job.queue.queue},
+                **names,
+                "attempt": job.attempt,
+            }
+        return True
+
+
+class TextLogFormatter(logging.Formatter):
+    """Formats a record as a line of text, followed by the running job."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        fields = getattr(record, "job_fields", {})
+        text = " ".join(f"{name}={value}" for name, value in fields.items())
+        return f"{super().formatMessage(record)} [{text}]" if text else super().formatMessage(record)
 
 
 class JsonLogFormatter(logging.Formatter):
@@ -21,6 +50,7 @@ class JsonLogFormatter(logging.Formatter):
         }
         if (action := getattr(record, "action", None)) is not None:
             line["action"] = action
+        line |= getattr(record, "job_fields", {})
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line)
@@ -28,7 +58,7 @@ class JsonLogFormatter(logging.Formatter):
 
 def configure_logs(settings: LogSettings) -> None:
     handler = logging.StreamHandler()
-    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonLogFormatter() if settings.format == "json" else text)
+    handler.addFilter(JobFilter())
+    handler.setFormatter(JsonLogFormatter() if settings.format == "json" else TextLogFormatter())
     logging.basicConfig(level=settings.level.upper(), handlers=[handler])
     logging.getLogger("py4j").setLevel(logging.WARNING)

@@ -17,6 +17,13 @@ def install_stop_event(*more: signal.Signals) -> threading.Event:
     return stop
 
 
+def install_signal_event(number: signal.Signals) -> threading.Event:
+    """Return an event that is set whenever a signal arrives. Must be called in the main thread."""
+    arrived = threading.Event()
+    signal.signal(number, lambda _number, _frame: arrived.set())
+    return arrived
+
+
 def install_async_stop_event() -> asyncio.Event:
     """Return an event of the running event loop that is set when SIGTERM or SIGINT arrives."""
     stop = asyncio.Event()

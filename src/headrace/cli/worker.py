@@ -5,29 +5,35 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import signal
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 import click
 
 from headrace.cli import Invocation, pass_invocation
+from headrace.cli.arguments import parse_option
 from headrace.cli.bounds import apply_bounds_at_start
 from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.logs import configure_logs
 from headrace.cli.maintenance import run_maintenance
 from headrace.cli.metrics_server import metrics_port_option, serve_metrics
 from headrace.cli.queue_client import build_mover_options, build_queue_options, open_optional_tiers
-from headrace.cli.signals import install_async_stop_event
+from headrace.cli.signals import install_async_stop_event, install_signal_event, install_stop_event
 from headrace.cli.streams import build_stream_codec, resolve_streams_url
+from headrace.cli.version import find_version
+from headrace.cli.worker_processes import EXIT_RESTART, WorkerProcesses, build_child_command, stop_with_parent
 from headrace.cold.mover import Mover
 from headrace.cold.settings import SettingsRestorer
+from headrace.kinds import size
 from headrace.queue.client import Client
 from headrace.queue.registry import WorkerRegistration
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker_metrics import WorkerMetrics
 from headrace.runtime.loop import run_in_thread
-from headrace.settings import Settings
+from headrace.settings import Settings, mask_secret
 from headrace.streams.watcher import make_watched_group
 from headrace.valkey.connect import connect_async
 from headrace.worker.queue_worker import Worker, WorkerOptions
@@ -36,13 +42,27 @@ from headrace.worker.stream_worker import StreamWorker
 log = logging.getLogger(__name__)
 
 MOVER_GRACE_S = 5.0
-EXIT_RESTART = 75  # EX_TEMPFAIL: nothing is wrong that a new process would not solve
+MEMORY = size("16MiB", "1TiB")
 
 
 @click.command()
 @click.argument("app")
 @click.option(
     "--concurrency", type=click.IntRange(1, 10_000), help="Number of jobs to run at once (default: worker.concurrency)."
+)
+@click.option(
+    "--processes",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Number of worker processes, each with its own concurrency. Those that end are restarted; SIGHUP restarts "
+    "them one after the other. Metrics ports are consecutive.",
+)
+@click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="Restart a process after this many jobs.")
+@click.option(
+    "--max-memory",
+    metavar="SIZE",
+    help="Restart a process that uses more memory than this, for example 512MiB.",
 )
 @click.option(
     "--queue", "queues", multiple=True, help="Serve only queues with this name, in every environment. Repeatable."
@@ -56,6 +76,9 @@ def worker(
     invocation: Invocation,
     app: str,
     concurrency: int | None,
+    processes: int,
+    max_jobs: int | None,
+    max_memory: str | None,
     queues: tuple[str, ...],
     streams: tuple[str, ...],
     group: str | None,
@@ -65,7 +88,8 @@ def worker(
     """Run a worker for the tasks in APP.
 
     APP is module:variable and must be a headrace.Tasks. On SIGTERM or Ctrl-C, running jobs have worker.grace to finish.
-    Exits with code 75, to be restarted, when more than worker.max_hung_threads threads hang.
+    A single process exits with code 75, to be restarted, after --max-jobs, above --max-memory, or when more than
+    worker.max_hung_threads threads hang.
     """
     settings = invocation.settings
     configure_logs(settings.log)
@@ -75,6 +99,14 @@ def worker(
         raise click.UsageError("--group needs --stream.")
     tasks = load_tasks(app)
     slots = concurrency or settings.worker.concurrency
+    log_start(settings, tasks, slots, processes, queues or streams)
+    if processes > 1:
+        port = settings.worker.metrics_port if metrics_port is None else metrics_port
+        children = WorkerProcesses(processes, lambda n: build_child_command(n, port), settings.worker.grace)
+        sys.exit(children.run_forever(install_stop_event(), install_signal_event(signal.SIGHUP)))
+    stop_with_parent()
+    memory = None if max_memory is None else parse_option(MEMORY, max_memory, "--max-memory")
+    limits = {"max_jobs": max_jobs, "max_memory": memory}
     tally = WorkerMetrics(tasks.names(), settings.worker.metrics_queues)
     if not streams:
         apply_bounds_at_start(invocation.loaded)
@@ -82,17 +114,14 @@ def worker(
         sources = [tally.families, maintenance, *([] if mover is None else [mover.metrics.families])]
         with serve_metrics(settings, metrics_port, settings.worker.metrics_port, tally.health, *sources):
             if streams:
-                is_exhausted = asyncio.run(_serve_streams(settings, tasks, slots, streams, group, tally))
+                reason = asyncio.run(_serve_streams(settings, tasks, slots, streams, group, tally, limits))
             else:
                 # The next mover finishes what this one leaves undone.
                 with nullcontext() if mover is None else run_in_thread(mover.run_forever, "mover", MOVER_GRACE_S):
-                    is_exhausted = asyncio.run(_serve_queues(settings, tasks, slots, queues, tally))
-    if is_exhausted:
-        log.error(
-            "more than %d threads exceeded their time limit and still run; exiting with code %d to be restarted",
-            settings.worker.max_hung_threads,
-            EXIT_RESTART,
-            extra={"action": "worker_exhausted"},
+                    reason = asyncio.run(_serve_queues(settings, tasks, slots, queues, tally, limits))
+    if reason:
+        log.warning(
+            "exiting with code %d to be restarted: %s", EXIT_RESTART, reason, extra={"action": "worker_recycled"}
         )
         sys.exit(EXIT_RESTART)
 
@@ -118,12 +147,28 @@ def load_tasks(app: str) -> Tasks:
     return tasks
 
 
+def log_start(settings: Settings, tasks: Tasks, concurrency: int, processes: int, sources: Sequence[str]) -> None:
+    """Log version, server, queues or streams, tasks and concurrency."""
+    url = resolve_endpoints(settings, "redis").redis or ""
+    log.info(
+        "headrace %s: worker of %s on %s, %d × %d jobs at once, tasks: %s",
+        *(find_version("headrace") or "(not installed)", ", ".join(sources) or "all queues", mask_secret(url)),
+        *(processes, concurrency, ", ".join(tasks.names()) or "none"),
+        extra={"action": "worker_started"},
+    )
+
+
 async def _serve_queues(
-    settings: Settings, tasks: Tasks, concurrency: int, queues: tuple[str, ...], tally: WorkerMetrics
-) -> bool:
-    """Serve queues until a signal arrives. Return True if the worker ended because too many of its threads hang."""
+    settings: Settings,
+    tasks: Tasks,
+    concurrency: int,
+    queues: tuple[str, ...],
+    tally: WorkerMetrics,
+    limits: Mapping[str, int | None],
+) -> str:
+    """Serve queues until a signal arrives. Return why the worker ended by itself; empty: it did not."""
     stop = install_async_stop_event()
-    options = _build_worker_options(settings, concurrency, settings.queue.lease, queues)
+    options = replace(_build_worker_options(settings, concurrency, settings.queue.lease, queues), **limits)
     url = resolve_endpoints(settings, "redis").redis
     with open_optional_tiers(settings) as tiers:
         restore = None if tiers is None else SettingsRestorer(tiers).restore_if_needed
@@ -131,7 +176,7 @@ async def _serve_queues(
             registration = WorkerRegistration(client.redis)
             worker = Worker(client, tasks, options, registration, tally, maintains=False, restore_settings=restore)
             await worker.run_forever(stop)
-            return worker.is_exhausted
+            return worker.needs_restart
 
 
 async def _serve_streams(
@@ -141,12 +186,14 @@ async def _serve_streams(
     streams: tuple[str, ...],
     group: str | None,
     tally: WorkerMetrics,
-) -> bool:
-    """Serve each stream with its own `concurrency` slots, so that a slow stream does not delay another. Return True if
-    a worker ended because too many of its threads hang."""
+    limits: Mapping[str, int | None],
+) -> str:
+    """Serve each stream with its own `concurrency` slots, so that a slow stream does not delay another. Return why a
+    worker ended by itself; empty: none did."""
     stop = install_async_stop_event()
     given = settings.streams
-    options, codec = _build_worker_options(settings, concurrency, given.lease), build_stream_codec(settings)
+    options = replace(_build_worker_options(settings, concurrency, given.lease), **limits)
+    codec = build_stream_codec(settings)
     async with connect_async(resolve_streams_url(settings)) as client:
         groups = [
             make_watched_group(stream, group or given.group, given.org, given.project, given.env) for stream in streams
@@ -158,7 +205,7 @@ async def _serve_streams(
             for each, registry in zip(groups, registries, strict=True)
         ]
         await run_stream_workers(workers, stop)
-        return any(worker.is_exhausted for worker in workers)
+        return next((reason for worker in workers if (reason := worker.needs_restart)), "")
 
 
 async def run_stream_workers(workers: Sequence[StreamWorker], stop: asyncio.Event) -> None:

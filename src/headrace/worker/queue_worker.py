@@ -25,6 +25,7 @@ from typing import Any, TypeVar, cast
 from headrace.errors import HeadraceError, LeaseLost, QueueUnavailable, SettingsNotRestored
 from headrace.model.job import LeasedJob
 from headrace.queue.client import Client
+from headrace.queue.job_context import running_job
 from headrace.queue.maintenance import Maintenance
 from headrace.queue.registry import RunningTask, WorkerRegistration
 from headrace.queue.scripts import Stubs
@@ -35,7 +36,8 @@ from headrace.valkey.connect import ScriptError, Valkey
 from headrace.valkey.scripts import ScriptCall, run, run_async
 from headrace.worker.heartbeat import Heartbeats, LoopMonitor
 from headrace.worker.reconnect import ReconnectPolicy, ShardConnection
-from headrace.worker.task_runner import TaskRunner, format_short_traceback
+from headrace.worker.recycling import Recycling
+from headrace.worker.task_runner import TaskRunner, format_short_traceback, log_failed_job
 from headrace.worker.wake import WakeKeys, group_shards
 
 T = TypeVar("T")
@@ -70,6 +72,8 @@ class WorkerOptions:
     retry_max_s: float = 300.0
     max_hung_threads: int = 10  # with more threads beyond their time limit the worker finishes its jobs and ends
     process_memory: int | None = None  # bytes that a task of the process pool may allocate; None: no limit
+    max_jobs: int | None = None  # the worker ends after this many jobs; None: never
+    max_memory: int | None = None  # the worker ends when its process has more bytes in memory than this; None: never
 
     @property
     def lease_ms(self) -> int:
@@ -169,6 +173,7 @@ class Worker:
         self._wake_loops: list[asyncio.Task[None]] = []
         self._stopping = False
         self._runner = options.make_runner(tasks)
+        self._recycling = Recycling(options.max_jobs, options.max_memory)
         self._completion_rate = CompletionRate()
         self._reconnect = ReconnectPolicy(options.poll_s, options.grace_s)
         self._metrics = metrics or WorkerMetrics(tasks.names())
@@ -198,7 +203,7 @@ class Worker:
                 background.enter_context(self._monitor_loop())
                 if self._maintenance is not None:
                     background.enter_context(self._maintenance.run_in_background())
-                while not stop.is_set() and not self.is_exhausted:
+                while not stop.is_set() and not self.needs_restart:
                     await self._run_once()
                 await self._shut_down()
         finally:
@@ -211,9 +216,9 @@ class Worker:
                 await self._reconnect.retry_until_available(self._registration.deregister)
 
     @property
-    def is_exhausted(self) -> bool:
-        """Whether the worker ends because too many of its threads hang. Its process should exit."""
-        return self._runner.is_exhausted
+    def needs_restart(self) -> str:
+        """Why the worker ends by itself and its process should be restarted; empty: it need not."""
+        return self._runner.describe_exhaustion() or self._recycling.reason
 
     def _run_heartbeats(self) -> AbstractContextManager[None]:
         shards, interval_s = range(len(self._shards)), self._options.heartbeat_s
@@ -406,6 +411,7 @@ class Worker:
     def _on_job_done(self, task: asyncio.Task[None]) -> None:
         self._running.pop(task, None)
         self._completion_rate.record()
+        self._recycling.record_job()
         self._start_prefetched()
         self._reconnect.wake.set()
 
@@ -414,16 +420,19 @@ class Worker:
             return
         started = time.monotonic()
         task: RegisteredTask | None = None
+        running_job.set(job)
         try:
             task = self._tasks.find(job.task)
             if self._registration is not None:
                 self._registration.record_served(job)
             await self._runner.run(task, job)
-        except Bury:
+        except Bury as error:
             self._get_shard(job).results.buried.append((job, format_short_traceback()))
-        except Exception:
+            log_failed_job(job, error, None)
+        except Exception as error:
             delay_ms = self._options.retry_delay_ms(task, job.attempt)
             self._get_shard(job).results.failed.append((job, delay_ms, format_short_traceback()))
+            log_failed_job(job, error, delay_ms)
         else:
             self._get_shard(job).results.done.append((job, int((time.monotonic() - started) * 1000)))
         finally:

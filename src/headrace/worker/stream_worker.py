@@ -23,6 +23,7 @@ from headrace.errors import HeadraceError, LeaseLost, MemoryFull, QueueUnavailab
 from headrace.model.entry_id import parse_time_ms
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
+from headrace.queue.job_context import running_job
 from headrace.queue.registry import RunningTask, WorkerRegistration
 from headrace.queue.tasks import Bury, RegisteredTask, Tasks
 from headrace.queue.worker_metrics import ACK, BURY, LOST, NACK, RECLAIM, WorkerMetrics, WorkerStatus
@@ -35,7 +36,8 @@ from headrace.valkey.scripts import ScriptCall, run_async
 from headrace.valkey.stream_groups import create_group, translate_group_errors
 from headrace.worker.queue_worker import PREFETCH_S, CompletionRate, WorkerOptions
 from headrace.worker.reconnect import ReconnectPolicy
-from headrace.worker.task_runner import format_short_traceback
+from headrace.worker.recycling import Recycling
+from headrace.worker.task_runner import format_short_traceback, log_failed_job
 
 T = TypeVar("T")
 
@@ -91,6 +93,7 @@ class StreamWorker:
         self._results = EntryResults()
         self._cursor = FIRST_ID
         self._runner = options.make_runner(tasks)
+        self._recycling = Recycling(options.max_jobs, options.max_memory)
         self._completion_rate = CompletionRate()
         self._reconnect = ReconnectPolicy(
             min(options.poll_s, POLL_S), options.grace_s, (QueueUnavailable, MemoryFull), (UnknownGroup,)
@@ -108,7 +111,7 @@ class StreamWorker:
                 asyncio.create_task(self._reconnect.run_every(self._options.lease_s / 4, self._sweep)),
                 asyncio.create_task(self._reconnect.run_every(self._options.heartbeat_s, self._heartbeat)),
             ]
-            while not stop.is_set() and not self.is_exhausted:
+            while not stop.is_set() and not self.needs_restart:
                 await self._run_once()
             await self._shut_down()
         finally:
@@ -119,9 +122,9 @@ class StreamWorker:
                 await self._reconnect.retry_until_available(self._registration.deregister)
 
     @property
-    def is_exhausted(self) -> bool:
-        """Whether the worker ends because too many of its threads hang. Its process should exit."""
-        return self._runner.is_exhausted
+    def needs_restart(self) -> str:
+        """Why the worker ends by itself and its process should be restarted; empty: it need not."""
+        return self._runner.describe_exhaustion() or self._recycling.reason
 
     async def _run_once(self) -> None:
         """Report results and dequeue entries, both at once; wait if there was nothing to do."""
@@ -187,25 +190,29 @@ class StreamWorker:
     def _on_job_done(self, task: asyncio.Task[None]) -> None:
         self._running.pop(task, None)
         self._completion_rate.record()
+        self._recycling.record_job()
         self._start_prefetched()
         self._reconnect.wake.set()
 
     async def _run_job(self, entry: LeasedEntry, job: LeasedJob) -> None:
         started = time.monotonic()
         task: RegisteredTask | None = None
+        running_job.set(job)
         try:
             task = self._tasks.find(job.task)
             if self._registration is not None:
                 self._registration.record_served(job)
             await self._runner.run(task, job)
-        except Bury:
+        except Bury as error:
             self._results.buried.append((entry, format_short_traceback()))
-        except Exception:
+            log_failed_job(job, error, None)
+        except Exception as error:
+            delay_ms = self._options.retry_delay_ms(task, entry.delivery)
             if entry.delivery >= job.max_attempts:
                 self._results.buried.append((entry, format_short_traceback()))
             else:
-                self._results.failed.append((entry, self._options.retry_delay_ms(task, entry.delivery)))
-                log.info("entry %s failed: %s", entry.id, format_short_traceback(), extra={"action": "nack"})
+                self._results.failed.append((entry, delay_ms))
+            log_failed_job(job, error, delay_ms)
         else:
             self._results.done.append((entry, int((time.monotonic() - started) * 1000)))
         finally:

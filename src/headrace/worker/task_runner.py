@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import traceback
 from functools import partial
 
@@ -12,7 +13,10 @@ from headrace.queue.tasks import PROCESS, RegisteredTask, Tasks
 from headrace.worker.processes import ProcessExecutor, check_handler
 from headrace.worker.threads import ThreadExecutor
 
+log = logging.getLogger(__name__)
+
 MAX_ERROR_CHARS = 8000
+MAX_REASON_CHARS = 300  # in the log; the whole error is stored with the job
 CLOSE_S = 5.0  # how long child processes have to end
 
 
@@ -29,10 +33,11 @@ class TaskRunner:
         self._threads = ThreadExecutor(concurrency, max_hung_threads)
         self._processes: ProcessExecutor | None = None  # created when it is needed
 
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether too many threads hang: the worker should finish its jobs and exit."""
-        return self._threads.is_exhausted
+    def describe_exhaustion(self) -> str:
+        """Return why the worker should finish its jobs and exit, because too many threads hang; empty: it need not."""
+        if not self._threads.is_exhausted:
+            return ""
+        return f"{self._threads.abandoned} threads exceeded their time limit and still run"
 
     async def run(self, task: RegisteredTask, job: LeasedJob) -> None:
         """Run a task's function. Raises what it raises, and TimeoutError if it takes longer than the task's time limit,
@@ -52,6 +57,20 @@ class TaskRunner:
         self._threads.close()
         if self._processes is not None:
             await self._processes.close(CLOSE_S)
+
+
+def log_failed_job(job: LeasedJob, error: BaseException, delay_ms: int | None) -> None:
+    """Log one line for a failed job. `delay_ms`: until its retry, if it has attempts left; None: it is buried."""
+    if delay_ms is None or job.attempt >= job.max_attempts:
+        outcome = "it is buried"
+    else:
+        outcome = f"retry in {delay_ms / 1000:.1f} s"
+    reason = " ".join("".join(traceback.format_exception_only(error)).split())
+    log.warning(
+        "job %s failed (task %s, queue %s, attempt %d of %d); %s: %s",
+        *(job.id, job.task, job.queue.queue, job.attempt, job.max_attempts, outcome, reason[:MAX_REASON_CHARS]),
+        extra={"action": "job_failed"},
+    )
 
 
 def format_short_traceback() -> str:
