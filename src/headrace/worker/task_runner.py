@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import sys
 import traceback
 from functools import partial
 
@@ -76,4 +77,9 @@ def log_failed_job(job: LeasedJob, error: BaseException, delay_ms: int | None) -
 def format_short_traceback() -> str:
     """Return the last MAX_ERROR_CHARS of the current traceback, which contain the reason. Lone surrogates are escaped,
     because no server accepts them."""
-    return traceback.format_exc()[-MAX_ERROR_CHARS:].encode(errors="backslashreplace").decode()
+    error = sys.exc_info()[1]
+    try:
+        text = traceback.format_exc()
+    except Exception:  # CPython 3.11 may fail while another thread formats one (python/cpython#106905)
+        text = "".join(traceback.format_exception_only(error))
+    return text[-MAX_ERROR_CHARS:].encode(errors="backslashreplace").decode()
