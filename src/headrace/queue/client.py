@@ -364,11 +364,13 @@ class Client:
         return self._stubs
 
     async def close(self) -> None:
-        await self._coalescer.drain()
-        for client in (self.redis, *self._shard_clients.values()):
-            await client.aclose()
-        if self._overflow:
-            await asyncio.to_thread(self._overflow.close)
+        try:
+            await self._coalescer.drain()
+        finally:
+            for client in (self.redis, *self._shard_clients.values()):
+                await client.aclose()
+            if self._overflow:
+                await asyncio.to_thread(self._overflow.close)
 
     async def _run(self, call: ScriptCall[T]) -> T:
         return await run_async(self.redis, call)
