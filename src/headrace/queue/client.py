@@ -91,16 +91,16 @@ class SyncClient:
         any other error refuses the whole call. Calls of several threads to one queue share requests (coalesce.py)."""
         check_queue(ref)
         check_jobs(jobs, self.options.max_payload_bytes)
-        overflow = self._overflow
-        operation = EnqueueOperation(
-            self._get_stubs(), ref, jobs, overflow.far_ms if overflow else None, self._cold_queues
-        )
+        stubs = self._get_stubs()
+        if not self._overflow:
+            return self._run_enqueue(stubs.enqueue(ref, jobs)).accepted if jobs else []
+        operation = EnqueueOperation(stubs, ref, jobs, self._overflow.far_ms, self._cold_queues)
         while operation.remaining:
             try:
                 reply = self._run_enqueue(operation.build_call())
                 operation.apply(reply)
-                if overflow and operation.to_spill:
-                    operation.apply_stored(overflow.spill(ref, operation.to_spill, reply))
+                if operation.to_spill:
+                    operation.apply_stored(self._overflow.spill(ref, operation.to_spill, reply))
             except EpochClosed as closed:
                 self._wait(operation.retry_after_s(closed))
             except SPILL_ERRORS as error:
@@ -248,16 +248,17 @@ class Client:
     async def enqueue_many(self, ref: QueueRef, jobs: Sequence[NewJob]) -> list[bool]:
         check_queue(ref)
         check_jobs(jobs, self.options.max_payload_bytes)
-        overflow = self._overflow
-        operation = EnqueueOperation(
-            await self._get_stubs(), ref, jobs, overflow.far_ms if overflow else None, self._cold_queues
-        )
+        stubs = await self._get_stubs()
+        if not self._overflow:
+            return (await self._coalescer.run(stubs.enqueue(ref, jobs))).accepted if jobs else []
+        operation = EnqueueOperation(stubs, ref, jobs, self._overflow.far_ms, self._cold_queues)
         while operation.remaining:
             try:
                 reply = await self._coalescer.run(operation.build_call())
                 operation.apply(reply)
-                if overflow and operation.to_spill:
-                    operation.apply_stored(await asyncio.to_thread(overflow.spill, ref, operation.to_spill, reply))
+                if operation.to_spill:
+                    spill = asyncio.to_thread(self._overflow.spill, ref, operation.to_spill, reply)
+                    operation.apply_stored(await spill)
             except EpochClosed as closed:
                 await asyncio.sleep(operation.retry_after_s(closed))
             except SPILL_ERRORS as error:
@@ -363,11 +364,13 @@ class Client:
         return self._stubs
 
     async def close(self) -> None:
-        await self._coalescer.drain()
-        for client in (self.redis, *self._shard_clients.values()):
-            await client.aclose()
-        if self._overflow:
-            await asyncio.to_thread(self._overflow.close)
+        try:
+            await self._coalescer.drain()
+        finally:
+            for client in (self.redis, *self._shard_clients.values()):
+                await client.aclose()
+            if self._overflow:
+                await asyncio.to_thread(self._overflow.close)
 
     async def _run(self, call: ScriptCall[T]) -> T:
         return await run_async(self.redis, call)

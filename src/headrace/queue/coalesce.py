@@ -240,7 +240,8 @@ class ThreadCoalescer:
     def _reset(self) -> None:
         self._waiting: dict[str, deque[ThreadPending]] = {}  # per queue with a call in flight: those that wait for it
         self._draining = 0
-        self._changed = threading.Condition()  # with a reentrant lock: a signal handler may close the client
+        self._lock = threading.RLock()  # reentrant: a signal handler may close the client
+        self._became_idle = threading.Condition(self._lock)
         self._pid = os.getpid()
 
     def run(self, call: EnqueueCall) -> EnqueueResult:
@@ -250,7 +251,7 @@ class ThreadCoalescer:
         queue_key, pending = call.keys[0], None
         if self._draining or (queue_key in self._waiting and not can_merge(call)):
             return self._run(call)
-        with self._changed:
+        with self._lock:
             if (waiting := self._waiting.get(queue_key)) is None:
                 self._waiting[queue_key] = deque()
             else:
@@ -278,7 +279,7 @@ class ThreadCoalescer:
     def _leave(self, queue_key: str, pending: ThreadPending) -> None:
         """Pass the queue on if the thread of this call was to send a batch. A signal may have interrupted the thread
         before it did so."""
-        with self._changed:
+        with self._lock:
             if pending.batch:
                 unsent = [other for other in pending.batch[1:] if other.outcome is None]
                 self._waiting[queue_key].extendleft(reversed(unsent))
@@ -287,7 +288,7 @@ class ThreadCoalescer:
                 waiting.remove(pending)
 
     def _wake_next(self, queue_key: str) -> None:
-        with self._changed:
+        with self._lock:
             waiting = self._waiting[queue_key]
             if waiting:
                 batch = take_batch(waiting)
@@ -295,7 +296,7 @@ class ThreadCoalescer:
             else:
                 del self._waiting[queue_key]
                 if self._draining:
-                    self._changed.notify_all()
+                    self._became_idle.notify_all()
 
     def _send_batch(self, batch: Sequence[ThreadPending]) -> None:
         try:
@@ -330,9 +331,9 @@ class ThreadCoalescer:
         """Wait until all calls have their outcome, at most for TIMEOUT_S. Meanwhile new calls are sent on their own."""
         if self._pid != os.getpid():
             return
-        with self._changed:
+        with self._became_idle:
             self._draining += 1
             try:
-                self._changed.wait_for(lambda: not self._waiting, TIMEOUT_S)
+                self._became_idle.wait_for(lambda: not self._waiting, TIMEOUT_S)
             finally:
                 self._draining -= 1

@@ -43,21 +43,20 @@ SPILL_ERRORS = (ColdFull, DatabaseFull, DatabaseUnavailable, MigrationError, Quo
 
 
 class EnqueueOperation:
-    """State of one call of `enqueue_many`.
+    """State of one call of `enqueue_many` with an overflow tier. Without one, a call is a single script call.
 
     While jobs are `remaining`: run `build_call()` and `apply` its reply; then, if there are jobs `to_spill`, store them
     in the overflow tier and `apply_stored` its reply. After EpochClosed, wait for `retry_after_s` and continue. Pass
     any of SPILL_ERRORS to `raise_refused`."""
 
     def __init__(
-        self, stubs: Stubs, ref: QueueRef, jobs: Sequence[NewJob], far_ms: int | None, cold_queues: set[QueueRef]
+        self, stubs: Stubs, ref: QueueRef, jobs: Sequence[NewJob], far_ms: int, cold_queues: set[QueueRef]
     ) -> None:
-        """`far_ms` is that of the overflow tier, None without one. `cold_queues` are the queues that were in cold mode
-        at the client's last enqueue: job bodies are not sent to Valkey first."""
+        """`far_ms` is that of the overflow tier. `cold_queues` are the queues that were in cold mode at the client's
+        last enqueue: job bodies are not sent to Valkey first."""
         self.accepted = [False] * len(jobs)
         self.remaining: Sequence[int] = range(len(jobs))  # indexes of jobs without a result
         self.to_spill: Sequence[SpillJob] = ()  # the remaining jobs, once `apply` has found that none fits into Valkey
-        self.reply: EnqueueResult | None = None
         self._stubs = stubs
         self._ref = ref
         self._jobs = jobs
@@ -81,7 +80,6 @@ class EnqueueOperation:
         )
 
     def apply(self, reply: EnqueueResult) -> None:
-        self.reply = reply
         indexes, answers = self.remaining, reply.answers
         if EnqueueResult.SEND_BODY in answers:
             self._cold_queues.discard(self._ref)
@@ -96,7 +94,7 @@ class EnqueueOperation:
         positions = [position for position, answer in enumerate(answers) if answer == EnqueueResult.SPILL]
         self.remaining = [indexes[position] for position in positions]
         self.to_spill = [self._make_spill_job(indexes[position], reply, position) for position in positions]
-        if any(self._far_ms is None or job.new.delay_ms < self._far_ms for job in self.to_spill):
+        if any(job.new.delay_ms < self._far_ms for job in self.to_spill):
             self._cold_queues.add(self._ref)
 
     def _make_spill_job(self, index: int, reply: EnqueueResult, position: int) -> SpillJob:

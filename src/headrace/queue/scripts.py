@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from secrets import token_hex
 from typing import Any, TypeVar
@@ -41,6 +41,7 @@ class WarmCaps:
 
 
 DEFAULT_CAPS = WarmCaps()
+MAX_ENQUEUE_PREFIXES = 1024  # queues whose constant arguments are kept
 DEAD_BYTES = 8 * 2**20  # payload bytes of one page of dead jobs
 
 
@@ -229,6 +230,9 @@ class Stubs:
     shards: int
     stream_maxlen: int
     caps: WarmCaps = DEFAULT_CAPS
+    _enqueue_prefixes: dict[QueueRef, tuple[str, tuple[Arg, ...]]] = field(
+        default_factory=dict[QueueRef, tuple[str, tuple[Arg, ...]]], init=False, repr=False, compare=False
+    )
 
     def find_shard(self, ref: QueueRef | EnvRef) -> int:
         return (ref.environment if isinstance(ref, QueueRef) else ref).shard(self.shards)
@@ -250,13 +254,22 @@ class Stubs:
 
         With `with_bodies=False` only ids, sizes and delays are sent, and jobs that belong in Valkey are answered
         `SEND_BODY`. With `counted=True` the enqueue rate does not count these jobs, because an earlier call did."""
-        key, constant_args = _build_enqueue_prefix(self, ref)
+        key, constant_args = self._enqueue_prefixes.get(ref) or self._build_enqueue_prefix(ref)
         args = [*constant_args, "" if far_ms is None else far_ms, cold_epoch, int(with_bodies), int(counted)]
         for job in jobs:
             args += (keys.encode(job.id), len(job.payload), job.delay_ms)
             if with_bodies:
                 args += (encode_body(job.id, job), job.priority, job.ttl_ms or 0, job.max_attempts)
         return ScriptCall(script("enqueue"), [key], args, _parse_enqueue)
+
+    def _build_enqueue_prefix(self, ref: QueueRef) -> tuple[str, tuple[Arg, ...]]:
+        """Return the key and the first arguments of an enqueue call, which depend only on the queue, and keep them."""
+        shard = self.find_shard(ref)
+        args = (keys.prefix(shard), self.stream_maxlen, *_queue_args(ref), *self._caps_args())
+        if len(self._enqueue_prefixes) >= MAX_ENQUEUE_PREFIXES:
+            self._enqueue_prefixes.clear()
+        self._enqueue_prefixes[ref] = prefix = keys.queue(shard, ref), args
+        return prefix
 
     def cancel(self, env: EnvRef, job_id: str) -> ScriptCall[JobState | None]:
         """Cancel a job if it is ready or scheduled. Return the state it was in; None if there is no such job."""
@@ -481,14 +494,6 @@ class Stubs:
 
     def _call(self, name: str, shard: int, key: str, args: Sequence[Arg], parse: Callable[[Any], T]) -> ScriptCall[T]:
         return ScriptCall(script(name), [key], [keys.prefix(shard), self.stream_maxlen, *args], parse)
-
-
-@lru_cache(1024)
-def _build_enqueue_prefix(stubs: Stubs, ref: QueueRef) -> tuple[str, tuple[Arg, ...]]:
-    """Return the key and the first arguments of an enqueue call, which depend only on the queue."""
-    shard, caps = stubs.find_shard(ref), stubs.caps
-    args = (*_queue_args(ref), caps.items, caps.bytes, caps.shard_bytes)
-    return keys.queue(shard, ref), (keys.prefix(shard), stubs.stream_maxlen, *args)
 
 
 def _key_parts(ref: QueueRef) -> tuple[str, str]:

@@ -9,8 +9,7 @@ Replies stay bytes: payloads are not text, and names are decoded where they are 
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ContextDecorator
 from typing import Any, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -138,28 +137,42 @@ def read_server_time_ms(client: Valkey, key: str = "") -> int:
     return seconds * 1000 + microseconds // 1000
 
 
-@contextmanager
-def translate_errors() -> Generator[None]:
-    """Translate driver and server errors into Headrace errors; other server errors pass through."""
-    try:
-        yield
-    except (redis.ConnectionError, redis.TimeoutError, RedisClusterException) as error:
+class ErrorTranslation(ContextDecorator):
+    """Translates driver and server errors into Headrace errors; other server errors pass through."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if error is not None:
+            _raise_translated(error)
+
+
+_TRANSLATION = ErrorTranslation()
+
+
+def translate_errors() -> ErrorTranslation:
+    """Return a context, or decorator, that translates driver and server errors into Headrace errors."""
+    return _TRANSLATION
+
+
+def _raise_translated(error: BaseException) -> None:
+    """Raise the Headrace error for a driver or server error. Return if there is none."""
+    if isinstance(error, (redis.ConnectionError, redis.TimeoutError, RedisClusterException)):
         raise QueueUnavailable(f"{QueueUnavailable()} ({error})") from error
-    except OutOfMemoryError as error:
+    if isinstance(error, OutOfMemoryError):
         raise MemoryFull from error
-    except ResponseError as error:
-        if isinstance(error, ValkeyPermissionDenied):
-            raise  # translated by a nested block
-        if isinstance(error, NoPermissionError) or "ACL failure in script" in str(error):
-            raise ValkeyPermissionDenied(f"{NotPermitted()} ({error})") from error
-        word = str(error).partition(" ")[0]
-        if word in ("QUOTA", "RATE"):
-            raise _parse_quota_refusal(str(error).split()) from error
-        if kind := SCRIPT_ERRORS.get(word):
-            raise kind from error
-        if word in TEMPORARY_CODES or isinstance(error, TEMPORARY_ERRORS):
-            raise QueueUnavailable(f"Valkey refused the command and changed nothing: {error}. Retry later.") from error
-        raise
+    if not isinstance(error, ResponseError) or isinstance(error, ValkeyPermissionDenied):
+        return  # the latter was translated by a nested block
+    if isinstance(error, NoPermissionError) or "ACL failure in script" in str(error):
+        raise ValkeyPermissionDenied(f"{NotPermitted()} ({error})") from error
+    word = str(error).partition(" ")[0]
+    if word in ("QUOTA", "RATE"):
+        raise _parse_quota_refusal(str(error).split()) from error
+    if kind := SCRIPT_ERRORS.get(word):
+        raise kind from error
+    if word in TEMPORARY_CODES or isinstance(error, TEMPORARY_ERRORS):
+        raise QueueUnavailable(f"Valkey refused the command and changed nothing: {error}. Retry later.") from error
 
 
 _WHERE = {"environment": "the environment", "share": "the project or organisation, in the environment's share of it,"}

@@ -21,6 +21,7 @@ from headrace.valkey.scripts import Arg, ScriptCall, build_arguments, run
 T = TypeVar("T")
 
 MAX_KEPT = 8  # connections
+RETRY_OPTIONS = {"retry", "retry_on_error", "retry_on_timeout"}
 CHECK_IDLE_AFTER_S = 0.005
 """Idle time after which a connection is checked before use: the server may have closed it meanwhile."""
 
@@ -30,8 +31,7 @@ class ScriptRunner:
 
     def __init__(self, client: Valkey) -> None:
         self._client = client
-        pool = client.connection_pool if type(client) is redis.Redis else None
-        self._pool: Any = pool if type(pool) is redis.ConnectionPool else None
+        self._pool: Any = client.connection_pool if _can_run_directly(client) else None
         self._kept: list[tuple[Any, float]] = []  # connections and when each was last used
         self._pid = os.getpid()
 
@@ -50,16 +50,9 @@ class ScriptRunner:
     def _execute(self, *command: Arg) -> Any:
         packed = [pack_command(command)]  # type: ignore[arg-type]
         connection = self._take_connection()
-
-        def send_and_read() -> Any:
-            connection.send_packed_command(packed)
-            return connection.read_response()
-
-        def disconnect(_: Exception) -> None:
-            connection.disconnect()
-
         try:
-            answer = connection.retry.call_with_retry(send_and_read, disconnect)
+            connection.send_packed_command(packed)
+            answer = connection.read_response()
         except ResponseError:  # the connection is intact
             self._keep_connection(connection)
             raise
@@ -97,3 +90,9 @@ class ScriptRunner:
         while self._kept:
             connection, _ = self._kept.pop()
             self._pool.release(connection)
+
+
+def _can_run_directly(client: Valkey) -> bool:
+    """Return False for a cluster, for sentinels, and if the URL configures retries of redis-py."""
+    pool: Any = client.connection_pool if type(client) is redis.Redis else None
+    return type(pool) is redis.ConnectionPool and not RETRY_OPTIONS & pool.connection_kwargs.keys()
