@@ -23,6 +23,7 @@ from statistics import median
 from typing import Any, cast
 
 from bench.cost import depth_growth, metrics_cost, queues_growth, spread_cost
+from bench.peer_programs import meter
 from bench.report import Bar, finish, median_ratio, note
 from bench.server import UNCAPPED, Bench, bench_server, measure_rate, switch_metrics
 from headrace.model.job import NewJob
@@ -91,9 +92,9 @@ def headrace_rates(bench: Bench, size: Size, *, metrics: bool, task: str = "noop
 
 def dramatiq_rates(bench: Bench, size: Size) -> Rates:
     """Measure dramatiq. It has no call for many messages: its users loop over `send`, as this does."""
-    env = {"BENCH_DRAMATIQ_URL": bench.url(DRAMATIQ_DB)}
+    env = {meter.URL: bench.url(DRAMATIQ_DB)}
     os.environ.update(env)
-    from bench.peers.dramatiq_app import noop
+    from bench.peer_programs.dramatiq_app import noop
 
     with SyncClient(bench.url(DRAMATIQ_DB)) as client:
         client.redis.flushdb()
@@ -104,7 +105,7 @@ def dramatiq_rates(bench: Bench, size: Size) -> Rates:
         def done() -> int:
             return 1 + total - client.redis.hlen("dramatiq:default.msgs")
 
-        command = ["dramatiq", "bench.peers.dramatiq_app", "--processes", "1", "--threads", str(CONCURRENCY)]
+        command = ["dramatiq", "bench.peer_programs.dramatiq_app", "--processes", "1", "--threads", str(CONCURRENCY)]
         with bench.process("dramatiq", command, env) as child:
             return Rates(singles, singles, measure_rate(done, 1 + total, child))
 

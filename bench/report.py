@@ -32,13 +32,17 @@ class Bar:
     def is_met(self, value: float) -> bool:
         return value <= self.limit if self.sign == "<=" else value >= self.limit
 
-    def describe_verdict(self, results: Mapping[str, float]) -> str:
+    def describe_verdict(self, results: Mapping[str, float | None]) -> str:
         aim = "" if self.aim is None else f", aim {self.sign} {self.aim:g}"
-        return f"{'ok' if self.is_met(results[self.key]) else 'MISSED'} (bar {self.sign} {self.limit:g}{aim})"
+        value = results[self.key]
+        verdict = "not measured" if value is None else "ok" if self.is_met(value) else "MISSED"
+        return f"{verdict} (bar {self.sign} {self.limit:g}{aim})"
 
 
-def find_missed(results: Mapping[str, float], bars: Iterable[Bar]) -> list[str]:
-    return [bar.key for bar in bars if not bar.is_met(results[bar.key])]
+def find_missed(results: Mapping[str, float | None], bars: Iterable[Bar]) -> list[str]:
+    """Return the bars that results miss. A result that was not measured (None) misses none."""
+    values = ((bar, results[bar.key]) for bar in bars)
+    return [bar.key for bar, value in values if value is not None and not bar.is_met(value)]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -57,12 +61,23 @@ def round_value(value: float) -> float:
     return round(value) if abs(value) >= 100 else float(f"{value:.3g}")
 
 
-def finish(name: str, results: Mapping[str, float], bars: Sequence[Bar], *, json_only: bool, record: bool) -> None:
-    """Print the table (to standard error if `json_only`), write the record, and print the line of JSON."""
+def finish(
+    name: str,
+    results: Mapping[str, float | None],
+    bars: Sequence[Bar],
+    *,
+    json_only: bool,
+    record: bool,
+    details: Mapping[str, Any] | None = None,
+) -> None:
+    """Print the table (to standard error if `json_only`), write the record, and print the line of JSON.
+
+    A result of None was not measured. `details` are added to the JSON as they are.
+    """
     _print_table(results, bars, sys.stderr if json_only else sys.stdout)
-    shown = {key: round_value(value) for key, value in results.items()}
+    shown = {key: None if value is None else round_value(value) for key, value in results.items()}
     # Compared before rounding: 15.04 is more than 15.
-    result: dict[str, Any] = {"bench": name, **shown, "missed": find_missed(results, bars)}
+    result: dict[str, Any] = {"bench": name, **shown, "missed": find_missed(results, bars), **(details or {})}
     if record:
         RECORDS.mkdir(parents=True, exist_ok=True)
         text = json.dumps({**result, "machine": describe_machine()}, indent=2)
@@ -85,9 +100,10 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def _print_table(results: Mapping[str, float], bars: Sequence[Bar], out: TextIO) -> None:
+def _print_table(results: Mapping[str, float | None], bars: Sequence[Bar], out: TextIO) -> None:
     by_key = {bar.key: bar for bar in bars}
     width = max(map(len, results))
     for key, value in results.items():
         verdict = by_key[key].describe_verdict(results) if key in by_key else ""
-        print(f"{key:<{width}}  {round_value(value):>12,.10g}  {verdict}".rstrip(), file=out)
+        shown = "–" if value is None else f"{round_value(value):,.10g}"
+        print(f"{key:<{width}}  {shown:>12}  {verdict}".rstrip(), file=out)

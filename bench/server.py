@@ -93,10 +93,10 @@ class ScriptTime:
 
 
 @contextmanager
-def bench_server() -> Generator[Bench]:
+def bench_server(*, persistent: bool = True) -> Generator[Bench]:
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         folder = Path(name)
-        extra = ("--auto-aof-rewrite-percentage", "0")
+        extra = ("--auto-aof-rewrite-percentage", "0") if persistent else ("--appendonly", "no")
         server = BenchValkey(folder / "valkey", folder / "log", extra=extra)
         server.start()
         try:

@@ -50,6 +50,13 @@ def test_a_bar_is_judged_before_rounding(capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads(capsys.readouterr().out) == {"bench": "queue", "cheap": 1.5, "missed": ["cheap"]}
 
 
+def test_a_result_that_was_not_measured_is_null_and_misses_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    finish("queue", {"cheap": None}, BARS[1:], json_only=True, record=False, details={"absent": ["peer"]})
+    out, err = capsys.readouterr()
+    assert json.loads(out) == {"bench": "queue", "cheap": None, "missed": [], "absent": ["peer"]}
+    assert "not measured (bar <= 1.5)" in err
+
+
 def step(op: str, n: int, counted: int, age_ms: int | None, **values: str) -> Step:
     gauges, rest = ("\t".join(values.get(name, "") for name in names) for names in (AFTER_EPOCH, AFTER_OLDEST))
     return Step(op, n, counted, gauges, age_ms, rest)

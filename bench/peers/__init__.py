@@ -1,1 +1,0 @@
-"""Other queues, used as documented for their users."""
