@@ -67,7 +67,7 @@ class Script:
         return self.source, self.sha
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class ScriptCall(Generic[T]):
     script: Script
     keys: Sequence[str]

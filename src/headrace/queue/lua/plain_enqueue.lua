@@ -21,13 +21,12 @@ local function enqueue_plain()
   end
 
   -- The queue has ready jobs, is open and may run, and nothing of it waits in PostgreSQL.
-  local total_field = 'o:' .. op
-  local indexed, oldest, known_detail, paused, closed, ready, scheduled, running, levels, warm_bytes, dead_bytes, limit,
-    caps, cold, epoch, org, project, env, name, total = unpack(redis.call('HMGET', queue_key(E, Q), 'indexed', 'oldest',
-      'known_detail', 'paused', 'closed', 'ready', 'warm_scheduled', 'running', 'levels', 'warm_bytes', 'dead_bytes',
-      'limit', 'caps', 'cold', 'epoch', 'org', 'project', 'env', 'queue', total_field))
+  local queue_hash, env_hash, total_field = queue_key(E, Q), env_key(E), 'o:' .. op
+  local indexed, oldest, known_detail, paused, closed, ready, scheduled, running, warm_bytes, dead_bytes, limit, caps,
+    cold, epoch, total = unpack(redis.call('HMGET', queue_hash, 'indexed', 'oldest', 'known_detail', 'paused', 'closed',
+      'ready', 'warm_scheduled', 'running', 'warm_bytes', 'dead_bytes', 'limit', 'caps', 'cold', 'epoch', total_field))
   if not oldest or indexed ~= 'free ' .. oldest or known_detail ~= detail then return nil end
-  if paused == '1' or closed == '1' or not (epoch and ready and scheduled and running and levels and warm_bytes) then
+  if paused == '1' or closed == '1' or not (epoch and ready and scheduled and running and warm_bytes) then
     return nil
   end
   if limit and tonumber(running) >= tonumber(limit) then return nil end
@@ -39,15 +38,15 @@ local function enqueue_plain()
 
   -- The environment is below its limit, and has no quotas.
   local env_depth, env_running, env_bytes, env_jobs, env_limit, burst, quota, share = unpack(redis.call('HMGET',
-    env_key(E), 'depth', 'running', 'bytes', 'jobs', 'limit', 'burst', 'quota', 'share'))
+    env_hash, 'depth', 'running', 'bytes', 'jobs', 'limit', 'burst', 'quota', 'share'))
   if quota or share or not (env_depth and env_running and env_bytes and env_jobs) then return nil end
   if env_limit and (tonumber(running) >= tonumber(env_limit)
     or tonumber(env_running) >= math.floor(env_limit * (burst or 1))) then return nil end
 
   -- All jobs fit (capacity.lua, shard_capacity.lua), and dead jobs leave room if no PostgreSQL takes them.
-  local seq, shard_bytes, delivery, turn, bounds, postgres, default_quota, shared = unpack(redis.call('HMGET', META,
-    'seq', 'bytes', 'delivery', 'turn', 'bounds', 'postgres', 'quota', 'shared'))
-  if default_quota or shared or not (seq and shard_bytes and delivery and turn) then return nil end
+  local seq, shard_bytes, bounds, postgres, default_quota, shared = unpack(redis.call('HMGET', META, 'seq', 'bytes',
+    'bounds', 'postgres', 'quota', 'shared'))
+  if default_quota or shared or not (seq and shard_bytes) then return nil end
   local max_items, max_bytes, max_shard_bytes, maxlen = ARGV[9], ARGV[10], ARGV[11], ARGV[2]
   if bounds then
     local stored_items, stored_bytes, stored_shard_bytes, stored_maxlen = bounds:match('^(%S+) (%S+) (%S+) (%S+)$')
@@ -91,15 +90,15 @@ local function enqueue_plain()
   end
 
   local event = { op = op, n = count, seq = format_int(seq + 1), odometer = format_int((total or 0) + count),
-    org = org, project = project, env = env, queue = name, epoch = epoch, depth = ready + count,
+    org = ARGV[5], project = ARGV[6], env = ARGV[7], queue = ARGV[8], epoch = epoch, depth = ready + count,
     scheduled = scheduled, running = running, limit = limit, oldest_ms = math.floor(oldest),
     bytes = format_int(warm_bytes + bytes), cold_depth = 0, cold_bytes = 0, env_depth = env_depth + count,
     env_running = env_running, env_limit = env_limit }
   local counters = { 'seq', event.seq, 'bytes', shard_bytes + bytes }
   redis.call('ZADD', ready_key(E, Q, 0), unpack(members))
-  redis.call('HSET', env_key(E), 'depth', event.env_depth, 'bytes', env_bytes + bytes, 'jobs', env_jobs + count)
+  redis.call('HSET', env_hash, 'depth', event.env_depth, 'bytes', env_bytes + bytes, 'jobs', env_jobs + count)
   redis.call('ZADD', detail_key(E, Q, detail), unpack(members))
-  redis.call('HSET', queue_key(E, Q), 'ready', event.depth, 'warm_bytes', event.bytes, total_field, event.odometer)
+  redis.call('HSET', queue_hash, 'ready', event.depth, 'warm_bytes', event.bytes, total_field, event.odometer)
   redis.call('HSET', META, unpack(counters))
   if redis.call('GET', METRICS_ENABLED) ~= '0' then
     redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', pack_event(event))
