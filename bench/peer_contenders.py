@@ -65,6 +65,7 @@ CONTENDERS: Sequence[Contender] = (
         (Mode("async", 16_000), Mode("threads", 6_000, task="count_sync")),
         "defaults, metric stream on; enqueues with `SyncClient`, concurrently with `Client` or `SyncClient`",
         runtime="repository",
+        processes="--processes",
     ),
     Contender(
         DRAMATIQ,
