@@ -372,10 +372,12 @@ def test_describe_exit_names_signals() -> None:
 
 
 PROGRAM = """
-import asyncio, logging, sys
+import asyncio, logging, signal, sys
 from headrace.model.job import LeasedJob
 from headrace.model.names import QueueRef
 from headrace.worker.processes import ProcessExecutor, check_handler
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a program started in the background ignores it
 from tests import process_tasks
 
 job = LeasedJob(QueueRef("acme", "shop", "prod", "emails"), "job-1", "task", sys.argv[2].encode(), 1, 5, "lease", 0, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Self
 
 import pytest
@@ -60,13 +61,17 @@ class RunningWorker:
 
         stop = asyncio.Event()
         async with Client(url) as client:
-            # Without maintenance: its threads would outlive a worker that dies.
+            # Without maintenance, which would go on after a worker that dies.
             worker = Worker(client, tasks, OPTIONS, WorkerRegistration(client.redis, "worker-1"), maintains=False)
             running = asyncio.create_task(worker.run_forever(stop))
-            while not self._stop.is_set():
-                await asyncio.sleep(0.01)
-            stop.set()
-            await running
+            try:
+                while not self._stop.is_set():
+                    await asyncio.sleep(0.01)
+                stop.set()
+                await running
+            finally:
+                running.cancel()
+                await asyncio.wait([running])
 
     def __enter__(self) -> Self:
         return self
@@ -78,12 +83,15 @@ class RunningWorker:
         self.finish.set()
         self._stop.set()
         self._thread.join(600)
+        if not self._main.done():  # it died: end its threads
+            self._main.cancel()
+            with suppress(asyncio.CancelledError):
+                self._loop.run_until_complete(self._main)
 
     def die(self) -> None:
-        """End without a word, as a process that is killed does."""
+        """Report nothing more, as a process that is killed does."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(600)
-        self.finish.set()
 
 
 def running(api: TestClient) -> list[dict[str, Any]]:
