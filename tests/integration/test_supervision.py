@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +62,21 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Supervi
         child.stop()
 
 
+def read_pid(child: GuardedProcess) -> int | None:
+    """Return the id of a process; None while its guard has started it and not recorded its id."""
+    try:
+        return child.pid
+    except (FileNotFoundError, ValueError):
+        return None
+
+
 def test_a_part_that_was_killed_is_started_again(watched: SupervisorHarness) -> None:
     steady, killed = watched.start("steady", RUNS), watched.start("killed", RUNS)
     wait_until(lambda: all("runs" in child.log_tail() for child in watched.children), "both run")
-    first, other = killed.pid, steady.pid
+    first, other = (wait_until(partial(read_pid, child), "its id is recorded") for child in (killed, steady))
     os.kill(first, signal.SIGKILL)
     watched.until(lambda: watched.parts.get("killed", {}).get("restarts") == 1, "it is started again")
-    wait_until(lambda: "runs" in killed.log_tail() and killed.pid != first, "it runs again")
+    wait_until(lambda: "runs" in killed.log_tail() and read_pid(killed) not in (first, None), "it runs again")
     assert (steady.pid, steady.exit_code()) == (other, None)
     assert watched.parts == {"killed": {"restarts": 1, "last_exit": 137, "down": False}}
     [said] = watched.messages
