@@ -286,7 +286,7 @@ def test_a_dequeue_that_leaves_jobs_wakes_the_next_worker(valkey: Valkey, valkey
 
 
 def test_a_worker_that_dies_after_it_was_woken_strands_no_job(valkey: Valkey, valkey_url: str) -> None:
-    """Maintenance sets the key again, of which nobody else would know."""
+    """Maintenance sets the wake key again, which no other worker would have seen."""
     with SyncClient(valkey_url) as client:
         enqueue(client)
     assert valkey.zpopmin(keys.wake(SHARD))

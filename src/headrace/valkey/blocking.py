@@ -22,6 +22,7 @@ class KeyWaiter:
         self._client = client
         self._key = key
         self._connection: Connection | None = None  # with a command in progress
+        self._pool: Any = None  # where the connection belongs; on a cluster the node of a key may change
 
     def wait(self, longest_s: float) -> bool:
         """Return True if a member was popped, False if there was none within `longest_s`. Raises QueueUnavailable and
@@ -38,22 +39,23 @@ class KeyWaiter:
                     if answer is not None:
                         return True
         except BaseException:
-            self.close()
+            if self._connection is not None:
+                self._connection.disconnect()  # a reply may still arrive
+                self._release(self._connection)
             raise
         return False
 
     def close(self) -> None:
         """Disconnect. A wait in progress in another thread ends with an error."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
+        if (connection := self._connection) is not None:
             connection.disconnect()
 
     def _send(self) -> Connection:
-        connection = find_node(self._client, self._key).connection_pool.get_connection()
-        self._connection = connection
+        self._pool = find_node(self._client, self._key).connection_pool
+        self._connection = connection = self._pool.get_connection()
         connection.send_command("BZPOPMIN", self._key, COMMAND_S)
         return connection
 
     def _release(self, connection: Connection) -> None:
         self._connection = None
-        find_node(self._client, self._key).connection_pool.release(connection)
+        self._pool.release(connection)

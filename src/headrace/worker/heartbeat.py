@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 TIMEOUT_S = 5.0
 CLUSTER_RETRIES = 1  # a failed heartbeat is repeated soon
 BACKOFF = Backoff(base_s=1.0, longest_s=5.0)  # a fraction of a lease, so that heartbeats resume in time
-STOP_S = 5.0
 MEASURE_EVERY_S = 1.0
 BLOCKED_S = 1.0  # from this delay on, the log names the task that blocks the event loop
 

@@ -4,9 +4,10 @@ A job is never popped: until its result is applied it stays in Valkey under a le
 the worker has the job; if this process dies, the lease expires and maintenance returns the job.
 
 To be fast with small jobs the worker leases some jobs ahead (prefetch) and reports results in batches: one script call
-per shard, while the next jobs already run. An idle worker does not poll: it blocks on the wake keys of its shards
-(wake.py). This weakens no guarantee: prefetched jobs are leased, and a job is not done
+per shard, while the next jobs already run. This weakens no guarantee: prefetched jobs are leased, and a job is not done
 before its result is reported.
+
+An idle worker does not poll: it blocks on the wake keys of its shards (wake.py).
 """
 
 from __future__ import annotations
