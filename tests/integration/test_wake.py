@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from headrace.embedded.valkey import EmbeddedValkey
+from headrace.errors import QueueUnavailable
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
@@ -20,6 +21,7 @@ from headrace.queue.client import Client, QueueChange, SyncClient
 from headrace.queue.maintenance import Maintenance
 from headrace.queue.scripts import Stubs
 from headrace.queue.tasks import Tasks
+from headrace.valkey.blocking import KeyWaiter
 from headrace.valkey.connect import Valkey, connect, find_node
 from headrace.valkey.scripts import run
 from headrace.worker.queue_worker import Worker, WorkerOptions
@@ -396,3 +398,18 @@ def test_the_maintenance_owner_is_woken_for_a_job_that_is_due_soon(
         for job in ("1", "2"):
             client.enqueue(REF, NewJob("work", id=job, delay_ms=100))
             wait_until(lambda: run(valkey, STUBS.dequeue(SHARD, 1, LEASE_MS)), "the job is ready")
+
+
+@pytest.mark.parametrize("any_valkey_url", ["one server"], indirect=True)
+def test_a_wait_that_fails_keeps_no_connection(valkey: Valkey, valkey_url: str) -> None:
+    with connect(valkey_url) as client:
+        waiter = KeyWaiter(client, keys.due(SHARD))
+        assert not waiter.wait(0.01)
+        for other in valkey.client_list():
+            if other["cmd"] == "bzpopmin":
+                valkey.client_kill_filter(_id=other["id"])
+        with pytest.raises(QueueUnavailable):
+            waiter.wait(60)
+        assert client.connection_pool._in_use_connections == set()  # pyright: ignore
+        valkey.zadd(keys.due(SHARD), {"0": 0})
+        assert waiter.wait(60)
