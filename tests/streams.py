@@ -10,8 +10,8 @@ from headrace.queue.tasks import Tasks
 from headrace.streams.broker import Broker, BrokerOptions
 from headrace.streams.keys import GroupKeys
 from headrace.streams.watcher import WatchedGroup, make_watched_group
-from headrace.valkey.connect import Valkey, connect_async
-from headrace.worker.queue_worker import WorkerOptions
+from headrace.valkey.connect import Valkey
+from headrace.worker.options import WorkerOptions
 from headrace.worker.stream_worker import StreamWorker
 
 STREAM, GROUP = "browser:jobs", "workers"
@@ -29,12 +29,11 @@ def publish(client: Valkey, *jobs: NewJob, **options: Any) -> list[str]:
 async def work_until(url: str, tasks: Tasks, finished: asyncio.Event, options: WorkerOptions = FAST) -> None:
     """Run a worker until a task sets the event, then let it stop by itself."""
     stop = asyncio.Event()
-    async with connect_async(url) as client:
-        running = asyncio.create_task(StreamWorker(client, KEYS, WATCHED.ref, tasks, options).run_forever(stop))
-        waiting = asyncio.create_task(finished.wait())
-        await asyncio.wait_for(asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED), 120)
-        stop.set()
-        await asyncio.wait_for(running, 120)
+    running = asyncio.create_task(StreamWorker(url, KEYS, WATCHED.ref, tasks, options).run_forever(stop))
+    waiting = asyncio.create_task(finished.wait())
+    await asyncio.wait_for(asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED), 120)
+    stop.set()
+    await asyncio.wait_for(running, 120)
 
 
 def stats(client: Valkey) -> dict[str, int]:

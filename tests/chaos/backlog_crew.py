@@ -26,7 +26,7 @@ from headrace.queue.maintenance import TICK_MS
 from headrace.queue.scripts import WarmCaps
 from headrace.valkey.connect import connect
 from headrace.valkey.scripts import run
-from headrace.worker.queue_worker import WorkerOptions
+from headrace.worker.options import WorkerOptions
 from tests.model.fold import Fold, parse
 
 REF = QueueRef("org", "project", "env", "backlog")

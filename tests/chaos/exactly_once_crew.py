@@ -16,7 +16,8 @@ from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.client import Client, QueueOptions, SyncClient
 from headrace.queue.scripts import WarmCaps
 from headrace.queue.tasks import Bury, Tasks
-from headrace.worker.queue_worker import Worker, WorkerOptions
+from headrace.worker.options import WorkerOptions
+from headrace.worker.queue_worker import Worker
 
 SHARDS = 2
 OPTIONS = QueueOptions(

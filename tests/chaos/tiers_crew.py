@@ -22,7 +22,8 @@ from headrace.queue import keys
 from headrace.queue.client import Client, SyncClient
 from headrace.queue.tasks import Tasks
 from headrace.valkey.connect import connect
-from headrace.worker.queue_worker import Worker, WorkerOptions
+from headrace.worker.options import WorkerOptions
+from headrace.worker.queue_worker import Worker
 from tests.chaos.tiers_notes import (
     ANSWERED,
     PUT_OFF,

@@ -16,7 +16,8 @@ import pytest
 from headrace import Bury, Client, DeadFilter, JobState, LeasedJob, NewJob, QueueRef, SyncClient, Tasks
 from headrace.errors import InvalidJob, QueueClosed
 from headrace.queue.state import read_states
-from headrace.worker.queue_worker import Worker, WorkerOptions
+from headrace.worker.options import WorkerOptions
+from headrace.worker.queue_worker import Worker
 from tests.conftest import wait_until
 
 EMAILS = QueueRef(org="acme", project="shop", env="prod", queue="emails")

@@ -29,7 +29,8 @@ from headrace.queue.scripts import Stubs, WarmCaps
 from headrace.queue.tasks import Tasks
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
-from headrace.worker.queue_worker import Worker, WorkerOptions
+from headrace.worker.options import WorkerOptions
+from headrace.worker.queue_worker import Worker
 from tests.failover import ReplicaPair
 
 REF = QueueRef("o", "p", "e", "q")

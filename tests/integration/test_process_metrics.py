@@ -31,7 +31,8 @@ from headrace.queue.worker_metrics import BURY, LOST, RECLAIM, WorkerMetrics
 from headrace.runtime.metrics import BOUNDS_S
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
-from headrace.worker.queue_worker import Worker, WorkerOptions
+from headrace.worker.options import WorkerOptions
+from headrace.worker.queue_worker import Worker
 from tests.conftest import ODD_NAMES, READY_S, wait_until
 from tests.model.fold import Event, read_events
 from tests.processes import START_S, Process, value

@@ -20,7 +20,8 @@ from headrace.queue.registry import STALE_MS, WorkerRegistration
 from headrace.queue.tasks import Tasks
 from headrace.valkey.connect import Valkey
 from headrace.warehouse.connect import Client as Warehouse
-from headrace.worker.queue_worker import Worker, WorkerOptions
+from headrace.worker.options import WorkerOptions
+from headrace.worker.queue_worker import Worker
 from tests.access import client_with_key
 from tests.conftest import wait_until
 

@@ -30,7 +30,8 @@ from headrace.queue.worker_metrics import SHARD_FAILURES, WorkerMetrics
 from headrace.valkey.connect import AsyncValkey, Valkey, connect, connect_async
 from headrace.valkey.scripts import run
 from headrace.worker import reconnect as patience
-from headrace.worker.queue_worker import Worker, WorkerOptions
+from headrace.worker.options import WorkerOptions
+from headrace.worker.queue_worker import Worker
 from tests.conftest import READY_S, wait_until
 from tests.valkey_cluster import EmbeddedValkeyCluster
 

@@ -24,7 +24,8 @@ from headrace.queue.tasks import Tasks
 from headrace.valkey.blocking import KeyWaiter
 from headrace.valkey.connect import Valkey, connect, find_node
 from headrace.valkey.scripts import run
-from headrace.worker.queue_worker import Worker, WorkerOptions
+from headrace.worker.options import WorkerOptions
+from headrace.worker.queue_worker import Worker
 from headrace.worker.wake import WakeKeys
 from tests.conftest import READY_S, wait_until
 
@@ -237,7 +238,7 @@ def test_each_of_ten_jobs_wakes_a_worker_of_its_own(valkey: Valkey, valkey_url: 
 def test_one_job_wakes_one_of_many(valkey: Valkey, valkey_url: str) -> None:
     async def scenario() -> None:
         many = 1000
-        waiting = [WakeKeys(valkey_url, range(SHARDS), (), NEVER_S) for _ in range(many)]
+        waiting = [WakeKeys(Client(valkey_url), range(SHARDS), (), NEVER_S) for _ in range(many)]
         waits = [asyncio.create_task(wakes.wait()) for wakes in waiting]
         try:
             await until(lambda: count_blocked(valkey) == many, "all are blocked")
@@ -258,7 +259,7 @@ def test_one_job_wakes_one_of_many(valkey: Valkey, valkey_url: str) -> None:
 
 def test_a_worker_by_name_is_not_woken_by_other_queues(valkey: Valkey, valkey_url: str) -> None:
     async def scenario() -> None:
-        by_name = WakeKeys(valkey_url, [SHARD], [OTHER.queue], NEVER_S)
+        by_name = WakeKeys(Client(valkey_url), [SHARD], [OTHER.queue], NEVER_S)
         wait = asyncio.create_task(by_name.wait())
         await until(lambda: count_blocked(valkey) == 1, "it is blocked")
         with SyncClient(valkey_url) as client:

@@ -21,7 +21,8 @@ from headrace.queue.tasks import PROCESS, Tasks
 from headrace.queue.worker_metrics import LOOP_LAG, WorkerMetrics
 from headrace.valkey.connect import Valkey
 from headrace.worker import heartbeat
-from headrace.worker.queue_worker import Worker, WorkerOptions
+from headrace.worker.options import WorkerOptions
+from headrace.worker.queue_worker import Worker
 from tests import process_tasks
 from tests.conftest import wait_until
 from tests.processes import START_S, Process

@@ -29,7 +29,8 @@ from headrace.queue.registry import WorkerRegistration
 from headrace.queue.state import read_states
 from headrace.queue.tasks import Tasks
 from headrace.streams.watcher import Watcher, make_watched_group
-from headrace.worker.queue_worker import Worker, WorkerOptions
+from headrace.worker.options import WorkerOptions
+from headrace.worker.queue_worker import Worker
 from tests.access import client, make_key
 from tests.operating import OPTIONS, Server, World, open_world
 

@@ -40,7 +40,8 @@ from headrace.snapshot.store import SnapshotStore
 from headrace.valkey import streams
 from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import run
-from headrace.worker.queue_worker import Worker, WorkerOptions
+from headrace.worker.options import WorkerOptions
+from headrace.worker.queue_worker import Worker
 from tests.conftest import ODD_NAMES, READY_S, Servers
 from tests.security.acl_server import PASSWORD, AclCluster, AclValkey
 from tests.security.servers import started

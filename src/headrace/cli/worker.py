@@ -36,7 +36,8 @@ from headrace.runtime.loop import run_in_thread
 from headrace.settings import Settings, mask_secret
 from headrace.streams.watcher import make_watched_group
 from headrace.valkey.connect import connect_async
-from headrace.worker.queue_worker import Worker, WorkerOptions
+from headrace.worker.options import WorkerOptions
+from headrace.worker.queue_worker import Worker
 from headrace.worker.stream_worker import StreamWorker
 
 log = logging.getLogger(__name__)
@@ -194,14 +195,15 @@ async def _serve_streams(
     given = settings.streams
     options = replace(_build_worker_options(settings, concurrency, given.lease), **limits)
     codec = build_stream_codec(settings)
-    async with connect_async(resolve_streams_url(settings)) as client:
+    url = resolve_streams_url(settings)
+    async with connect_async(url) as client:
         groups = [
             make_watched_group(stream, group or given.group, given.org, given.project, given.env) for stream in streams
         ]
         # Running tasks are looked up on Headrace's own server, so workers of another server do not register.
         registries = [None if given.url else WorkerRegistration(client) for _ in groups]
         workers = [
-            StreamWorker(client, each.keys, each.ref, tasks, options, codec, registry, tally)
+            StreamWorker(url, each.keys, each.ref, tasks, options, codec, registry, tally)
             for each, registry in zip(groups, registries, strict=True)
         ]
         await run_stream_workers(workers, stop)

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from headrace.errors import JobCancelled
 from headrace.model.names import EnvRef, QueueRef
 
 
@@ -63,6 +64,15 @@ class JobInfo:
     error: str | None = None  # message of the last failure, with its traceback; None: no failure
 
 
+class CancelReason(StrEnum):
+    """Why a task should end early."""
+
+    REQUESTED = "requested"  # `cancel(running=True)`
+    TIMEOUT = "timeout"  # it exceeded its time limit; its job has failed
+    LEASE_LOST = "lease-lost"  # another worker may run the job; a result would be refused
+    SHUTDOWN = "shutdown"  # the worker stops, and has returned the job
+
+
 @dataclass(frozen=True)
 class LeasedJob:
     """A job delivered to one worker, which holds its lease until it acks, nacks, buries or requeues the job, or until
@@ -77,3 +87,22 @@ class LeasedJob:
     lease: str  # token of this delivery, unique even after a failover; a result with another token is refused
     enqueued_at_ms: int
     waited_ms: int  # from when the job could run (enqueued, due, or due for its retry) to this delivery
+    _cancelled: list[CancelReason] = field(default_factory=list[CancelReason], compare=False, repr=False)  # 0 or 1
+
+    @property
+    def cancel_reason(self) -> CancelReason | None:
+        """Why the task should end early; None: it should not."""
+        return self._cancelled[0] if self._cancelled else None
+
+    def check(self) -> None:
+        """Raise JobCancelled if the task should end early. For tasks in threads, which cannot be ended by the worker:
+        call it between two steps of long work."""
+        if self._cancelled:
+            raise JobCancelled(f"The job {self.id} was cancelled: {self._cancelled[0].value}.")
+
+    def cancel(self, reason: CancelReason) -> bool:
+        """Record why the task should end early. Return False if a reason was recorded before; it is kept."""
+        if self._cancelled:
+            return False
+        self._cancelled.append(reason)
+        return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import cache
 from importlib.resources import files
 from secrets import token_hex
@@ -200,10 +201,20 @@ class RedriveResult:
     remaining: int = 0  # examined jobs that match but exceed the caps
 
 
+class LeaseState(IntEnum):
+    """State of a lease, as a heartbeat finds it."""
+
+    LOST = 0  # it ended; another worker may run the job
+    HELD = 1
+    CANCELLED = 2  # held; the cancellation of the job was requested
+
+
 class LeasedJobs(list[LeasedJob]):
-    """The jobs that one dequeue leased. `has_more`: it left jobs that the caller could have leased."""
+    """The jobs that one dequeue leased. `has_more`: it left jobs that the caller could have leased. `rejected`: jobs
+    that were leased but cannot run, and why."""
 
     has_more = False
+    rejected: Sequence[tuple[LeasedJob, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -300,9 +311,10 @@ class Stubs:
         """Record that jobs start their last attempt. Return for each: True, or False if the lease was lost."""
         return self._call_for_shard("begin", shard, flatten_args(map(_lease_args, jobs)), parse_flags)
 
-    def extend(self, shard: int, jobs: Iterable[LeasedJob], lease_ms: int) -> ScriptCall[list[bool]]:
-        """Extend leases. Return for each: True, or False if the lease was lost."""
-        return self._call_for_shard("extend", shard, [lease_ms, *flatten_args(map(_lease_args, jobs))], parse_flags)
+    def extend(self, shard: int, jobs: Iterable[LeasedJob], lease_ms: int) -> ScriptCall[list[LeaseState]]:
+        """Extend leases. Return the state of each."""
+        args = [lease_ms, *flatten_args(map(_lease_args, jobs))]
+        return self._call_for_shard("extend", shard, args, lambda answer: [*map(LeaseState, answer)])
 
     def ack(self, shard: int, done: Iterable[tuple[LeasedJob, int]], keep_ms: int = 0) -> ScriptCall[list[bool]]:
         """Acknowledge jobs, given as (job, run ms). Return for each: True, or False if the lease was lost. The ids stay

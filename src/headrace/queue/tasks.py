@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from headrace.model.job import LeasedJob
 
@@ -26,6 +28,10 @@ class RegisteredTask:
     retry_base_s: float | None  # None: the worker's setting applies
     retry_max_s: float | None
     pool: str = THREAD
+
+    @cached_property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.handler)
 
 
 class Tasks:
@@ -68,8 +74,10 @@ class Tasks:
     def names(self) -> list[str]:
         return sorted(self._tasks)
 
-    def find(self, name: str) -> RegisteredTask:
-        """Return the task of this name. Raises LookupError."""
-        if name not in self._tasks:
-            raise LookupError(f"This worker has no task {name!r} (it has: {', '.join(self.names()) or 'none'}).")
-        return self._tasks[name]
+    def get(self, name: str) -> RegisteredTask | None:
+        """Return the task of this name, or None."""
+        return self._tasks.get(name)
+
+    def describe_missing(self, name: str) -> str:
+        """Return the message for a job whose task is not among these."""
+        return f"This worker has no task {name!r} (it has: {', '.join(self.names()) or 'none'})."

@@ -19,7 +19,7 @@ from headrace.runtime.metrics import DurationHistogram, LabelValues, MetricDecla
 
 TENANT_LABELS = ("org", "project", "env", "queue")
 
-ACK, NACK, BURY, RECLAIM, LOST = OUTCOMES = ("ack", "nack", "bury", "reclaim", "lost")
+ACK, NACK, BURY, DEFER, RECLAIM, LOST = OUTCOMES = ("ack", "nack", "bury", "defer", "reclaim", "lost")
 
 WAIT = MetricDeclaration(
     "headrace_job_wait_seconds",
@@ -36,8 +36,9 @@ RUN = MetricDeclaration(
 JOBS = MetricDeclaration(
     "headrace_worker_jobs_total",
     "counter",
-    "Jobs that left this worker: done (ack), to be retried (nack), dead (bury), returned when the worker stopped "
-    "(reclaim), or refused because their lease was lost (lost).",
+    "Jobs that left this worker: done (ack), to be retried (nack), dead (bury), given back because the worker lacks "
+    "their task or they were cancelled (defer), returned when the worker stopped (reclaim), or refused because their "
+    "lease was lost (lost).",
     (*TENANT_LABELS, "task", "outcome"),
 )
 BUSY = MetricDeclaration(
@@ -52,7 +53,7 @@ CONNECTED = MetricDeclaration(
 SHARD_FAILURES = MetricDeclaration(
     "headrace_worker_shard_failures_total",
     "counter",
-    "Failed calls to a shard. Other shards are not affected.",
+    "Failed calls to a shard, or to a stream. Others are not affected.",
     ("shard",),
 )
 HEARTBEAT = MetricDeclaration(
@@ -132,7 +133,7 @@ class WorkerMetrics:
         self.busy_s = 0.0
         self.heartbeats_failed = 0
         self.loop_monitors: list[Callable[[], float]] = []  # one per worker; they return the lag in seconds
-        self._shard_failures: dict[int, int] = {}
+        self._source_failures: dict[str, int] = {}
         self.status_readers: list[Callable[[], WorkerStatus]] = []
 
     def record_wait(self, ref: QueueRef, milliseconds: int) -> None:
@@ -149,8 +150,8 @@ class WorkerMetrics:
         """Count a job that ended without an ack."""
         self._find_outcomes(ref, task).non_ack[outcome] += 1
 
-    def record_shard_failure(self, shard: int) -> None:
-        self._shard_failures[shard] = self._shard_failures.get(shard, 0) + 1
+    def record_source_failure(self, label: str) -> None:
+        self._source_failures[label] = self._source_failures.get(label, 0) + 1
 
     def _find_outcomes(self, ref: QueueRef, task: str) -> TaskOutcomes:
         last, last_task, outcomes = self._last_outcomes
@@ -189,7 +190,7 @@ class WorkerMetrics:
             (LOOP_LAG, max((read_lag() for read_lag in self.loop_monitors), default=None)),
         ):
             yield single_value_family(metric, value)
-        yield SHARD_FAILURES, {(str(shard),): count for shard, count in list(self._shard_failures.items())}
+        yield SHARD_FAILURES, {(label,): count for label, count in list(self._source_failures.items())}
 
     def health(self) -> tuple[int, dict[str, Any]]:
         """Return the HTTP status and the body of /healthz."""

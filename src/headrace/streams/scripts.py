@@ -35,12 +35,18 @@ def script(name: str) -> Script:
 
 
 @dataclass(frozen=True)
-class LeasedEntry:
-    """An entry delivered to a consumer. Its delivery number is the lease: a result of an older delivery is refused."""
+class EntryLease:
+    """Lease of an entry. Its delivery number is the token: a result of an older delivery is refused."""
 
     id: str
-    fields: dict[bytes, bytes]
     delivery: int  # 1 on the first attempt
+
+
+@dataclass(frozen=True)
+class LeasedEntry(EntryLease):
+    """An entry delivered to a consumer."""
+
+    fields: dict[bytes, bytes]
     waited_ms: int  # since the entry was added, or since its retry was due; 0 if the id is not a time
 
 
@@ -50,6 +56,8 @@ class DequeuedEntries:
 
     entries: Sequence[LeasedEntry]
     deleted: int  # retries that were due, but whose entries had been deleted from the stream
+    last_id: str  # id of the last entry that was ever added, if there was no new entry; else empty
+    next_due_ms: int | None  # time until the next retry is due; None: no entry waits for one
 
 
 @dataclass(frozen=True)
@@ -93,24 +101,24 @@ class GroupStubs:
         """Lease up to n entries: due retries first, then new ones."""
         return self._call("dequeue", [n], _parse_dequeued)
 
-    def extend(self, entries: Iterable[LeasedEntry]) -> ScriptCall[list[bool]]:
+    def extend(self, entries: Iterable[EntryLease]) -> ScriptCall[list[bool]]:
         """Extend leases. Return for each: True, or False if the lease was lost."""
         return self._report("extend", ((each.id, each.delivery) for each in entries))
 
-    def ack(self, done: Iterable[tuple[LeasedEntry, int]]) -> ScriptCall[list[bool]]:
+    def ack(self, done: Iterable[tuple[EntryLease, int]]) -> ScriptCall[list[bool]]:
         """Acknowledge entries, given as (entry, run ms). Return for each: True, or False if the lease was lost."""
         return self._report("ack", ((each.id, each.delivery, ms) for each, ms in done))
 
-    def nack(self, failed: Iterable[tuple[LeasedEntry, int]]) -> ScriptCall[list[bool]]:
+    def nack(self, failed: Iterable[tuple[EntryLease, int]]) -> ScriptCall[list[bool]]:
         """Schedule retries of entries, given as (entry, delay ms). Return for each: True, or False if the lease was
         lost."""
         return self._report("nack", ((each.id, each.delivery, ms) for each, ms in failed))
 
-    def bury(self, failed: Iterable[tuple[LeasedEntry, str]]) -> ScriptCall[list[bool]]:
+    def bury(self, failed: Iterable[tuple[EntryLease, str]]) -> ScriptCall[list[bool]]:
         """Bury entries, given as (entry, reason). Return for each: True, or False if the lease was lost."""
         return self._report("bury", ((each.id, each.delivery, why) for each, why in failed))
 
-    def requeue(self, entries: Iterable[LeasedEntry]) -> ScriptCall[list[bool]]:
+    def requeue(self, entries: Iterable[EntryLease]) -> ScriptCall[list[bool]]:
         """Return entries without using an attempt. Return for each: True, or False if the lease was lost."""
         return self._report("requeue", ((each.id, each.delivery) for each in entries))
 
@@ -155,11 +163,13 @@ def publish(stream: str, maxlen: int, hard_maxlen: int, field: str, values: Iter
 
 
 def _parse_dequeued(answer: list[Any]) -> DequeuedEntries:
-    return DequeuedEntries([_parse_entry(*entry) for entry in answer[0]], answer[1])
+    entries, deleted, last_id, next_due = answer
+    next_due_ms = None if next_due < 0 else next_due
+    return DequeuedEntries([_parse_entry(*entry) for entry in entries], deleted, last_id.decode(), next_due_ms)
 
 
 def _parse_entry(entry_id: bytes, flat: list[bytes], delivery: int, waited_ms: int) -> LeasedEntry:
-    return LeasedEntry(entry_id.decode(), dict(zip(flat[::2], flat[1::2], strict=True)), delivery, waited_ms)
+    return LeasedEntry(entry_id.decode(), delivery, dict(zip(flat[::2], flat[1::2], strict=True)), waited_ms)
 
 
 def _parse_snapshot(answer: list[Any]) -> GroupSnapshot:

@@ -1,7 +1,7 @@
 """Heartbeats that do not depend on the event loop, and the measurement of how late that loop is.
 
-A task that blocks the event loop must not cost the leases of its worker's jobs, so each shard has a thread that extends
-them, with a connection of its own. A shard that fails or hangs does not delay the others.
+A task that blocks the event loop must not cost the leases of its worker's jobs, so a thread for each server extends
+them, with a connection of its own. A server that fails or hangs does not delay the others.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ BLOCKED_S = 1.0  # from this delay on, the log names the task that blocks the ev
 
 
 class Heartbeats:
-    """Calls `beat` for each shard every `interval_s`, in a thread per shard. A call that raises is repeated with
-    backoff; `on_failure` gets the error."""
+    """Calls `beat` for each source every `interval_s`, in a thread per group. The sources of a group are on one server.
+    If a call raises, those of its group are repeated with backoff; `on_failure` gets the error."""
 
     def __init__(
         self,
         url: str,
-        shards: Sequence[int],
+        groups: Sequence[Sequence[int]],
         interval_s: float,
         beat: Callable[[Valkey, int], None],
         on_failure: Callable[[int, Exception], None],
     ) -> None:
         self._url = url
-        self._shards = shards
+        self._groups = groups
         self._interval_s = interval_s
         self._beat = beat
         self._on_failure = on_failure
@@ -50,8 +50,8 @@ class Heartbeats:
     def running(self) -> Generator[None]:
         stop = Event()
         threads = [
-            Thread(target=self._beat_forever, args=[shard, stop], name=f"heartbeat-{shard}", daemon=True)
-            for shard in self._shards
+            Thread(target=self._beat_forever, args=[sources, stop], name=f"heartbeat-{sources[0]}", daemon=True)
+            for sources in self._groups
         ]
         for thread in threads:
             thread.start()
@@ -60,20 +60,21 @@ class Heartbeats:
         finally:
             stop.set()
 
-    def _beat_forever(self, shard: int, stop: Event) -> None:
+    def _beat_forever(self, sources: Sequence[int], stop: Event) -> None:
         client: Valkey | None = None
         failures = 0
         while not stop.is_set():
-            try:
-                client = client or connect(self._url, TIMEOUT_S, CLUSTER_RETRIES)
-                self._beat(client, shard)
-            except Exception as error:  # any error: if the thread ended, the leases would too
-                failures += 1
-                self._on_failure(shard, error)
-                stop.wait(min(self._interval_s, BACKOFF.delay_s(failures, random.random())))
-            else:
-                failures = 0
-                stop.wait(self._interval_s)
+            has_failed = False
+            for source in sources:
+                try:
+                    client = client or connect(self._url, TIMEOUT_S, CLUSTER_RETRIES)
+                    self._beat(client, source)
+                except Exception as error:  # any error: if the thread ended, the leases would too
+                    has_failed = True
+                    self._on_failure(source, error)
+            failures = failures + 1 if has_failed else 0
+            retry_s = BACKOFF.delay_s(failures, random.random()) if failures else self._interval_s
+            stop.wait(min(self._interval_s, retry_s))
         if client is not None:
             client.close()
 

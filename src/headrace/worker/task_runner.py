@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import sys
 import traceback
+from collections.abc import Awaitable
 from functools import partial
+from typing import cast
 
-from headrace.model.job import LeasedJob
+from headrace.model.job import CancelReason, LeasedJob
 from headrace.queue.tasks import PROCESS, RegisteredTask, Tasks
+from headrace.worker.failures import TimeLimitExceeded
 from headrace.worker.processes import ProcessExecutor, check_handler
 from headrace.worker.threads import ThreadExecutor
 
@@ -47,11 +49,21 @@ class TaskRunner:
             if self._processes is None:
                 self._processes = ProcessExecutor(self._concurrency, self._process_memory)
             await self._processes.run(task.handler, job, task.timeout_s)
-        elif inspect.iscoroutinefunction(task.handler):
-            async with asyncio.timeout(task.timeout_s):
-                await task.handler(job)
+        elif not task.is_async:
+            try:
+                await self._threads.run(partial(task.handler, job), task.timeout_s, f"task {task.name}, job {job.id}")
+            except TimeLimitExceeded:
+                job.cancel(CancelReason.TIMEOUT)  # its thread goes on and may call `check`
+                raise
+        elif task.timeout_s is None:
+            await cast(Awaitable[None], task.handler(job))
         else:
-            await self._threads.run(partial(task.handler, job), task.timeout_s, f"task {task.name}, job {job.id}")
+            async with asyncio.timeout(task.timeout_s):
+                await cast(Awaitable[None], task.handler(job))
+
+    def can_cancel(self, task: RegisteredTask) -> bool:
+        """Return whether cancelling `run` ends the task's function: not if it runs in a thread."""
+        return task.is_async or task.pool == PROCESS
 
     async def close(self) -> None:
         """End child processes and idle threads. Threads whose function still runs end with the program."""
@@ -61,11 +73,8 @@ class TaskRunner:
 
 
 def log_failed_job(job: LeasedJob, error: BaseException, delay_ms: int | None) -> None:
-    """Log one line for a failed job. `delay_ms`: until its retry, if it has attempts left; None: it is buried."""
-    if delay_ms is None or job.attempt >= job.max_attempts:
-        outcome = "it is buried"
-    else:
-        outcome = f"retry in {delay_ms / 1000:.1f} s"
+    """Log one line for a failed job. `delay_ms`: until its retry; None: it is buried."""
+    outcome = "it is buried" if delay_ms is None else f"retry in {delay_ms / 1000:.1f} s"
     reason = " ".join("".join(traceback.format_exception_only(error)).split())
     log.warning(
         "job %s failed (task %s, queue %s, attempt %d of %d); %s: %s",

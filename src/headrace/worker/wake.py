@@ -6,11 +6,11 @@ the key again.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 from headrace.queue import keys
+from headrace.queue.client import Client
 from headrace.valkey.connect import AsyncValkey, connect_async, is_cluster, translate_errors
 
 ANSWER_S = 5.0  # how long after the end of a wait the server may take to answer
@@ -20,23 +20,23 @@ class WakeKeys:
     """The wake keys of shards on one server, waited for with one connection. `queues` are the names that the worker
     serves; empty: all."""
 
-    def __init__(self, url: str, shards: Sequence[int], queues: Sequence[str], longest_wait_s: float) -> None:
-        self.shards = shards
-        self.wanted = asyncio.Event()  # set while the worker should wait
+    def __init__(self, client: Client, shards: Sequence[int], queues: Sequence[str], longest_wait_s: float) -> None:
+        self.sources = shards
         self._keys = {
             key: shard
             for shard in shards
             for key in ([keys.wake_by_name(shard, queue) for queue in queues] or [keys.wake(shard)])
         }
         self._longest_wait_s = longest_wait_s
-        self._client: AsyncValkey = connect_async(url, longest_wait_s + ANSWER_S)
+        self._client = client
+        self._blocking_client: AsyncValkey = connect_async(client.url, longest_wait_s + ANSWER_S)
 
     async def wait(self) -> int | None:
         """Wait until a shard may have jobs, pop its wake key and return its number. Return None if none had within the
         longest wait."""
         self._rotate()
         with translate_errors():
-            answer: Any = await self._client.bzpopmin(list(self._keys), self._longest_wait_s)
+            answer: Any = await self._blocking_client.bzpopmin(list(self._keys), self._longest_wait_s)
         return None if answer is None else self._keys[answer[0].decode()]
 
     def _rotate(self) -> None:
@@ -44,15 +44,16 @@ class WakeKeys:
         first = next(iter(self._keys))
         self._keys[first] = self._keys.pop(first)
 
-    async def set_again(self, client: AsyncValkey, shard: int) -> None:
+    async def pass_on(self, index: int) -> None:
         """Set the wake keys of a shard, for another worker. A worker that is woken without need dequeues nothing."""
+        client = self._client.get_shard_client(index)
         with translate_errors():
-            for key, owner in self._keys.items():
-                if owner == shard:
+            for key, shard in self._keys.items():
+                if shard == index:
                     await client.zadd(key, {"0": 0})
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._blocking_client.aclose()
 
 
 def group_shards(client: AsyncValkey, count: int) -> list[list[int]]:

@@ -1,11 +1,12 @@
 -- dequeue: deliver up to n entries: first those whose retry is due, then new ones.
 --@flags allow-oom
---@include group
+--@include group, ids
 -- KEYS, ARGV as in group.lua, then n
 -- Returns    {entries as {id, fields, delivery, waited ms}, entries that were deleted from the stream before their
---            retry}
+--            retry, id of the last entry ever added ('' if the stream may have more entries for the group), ms until
+--            the next retry is due (-1: no entry waits for one)}
 local n = tonumber(ARGV[3])
-local entries, waits, deleted = {}, {}, 0
+local entries, waits, deleted, last_id = {}, {}, 0, ''
 
 local function add_entry(id, fields, delivery, since)
   local waited = math.max(NOW - since, 0)
@@ -27,9 +28,16 @@ if #entries < n then
   local new = redis.call('XREADGROUP', 'GROUP', GROUP, CONSUMER, 'COUNT', n - #entries, 'STREAMS', STREAM, '>')
   for _, entry in ipairs(new and new[1][2] or {}) do
     add_entry(entry[1], entry[2], 1, tonumber(entry[1]:match('^%d+')))
+    last_id = entry[1]
   end
 end
 add_count('dequeue', #entries)
 add_count('gone', deleted)
 record_samples('waits', waits)
-return { entries, deleted }
+if #entries < n and last_id == '' then
+  last_id = to_map(redis.call('XINFO', 'STREAM', STREAM))['last-generated-id']
+elseif #entries == n then
+  last_id = ''
+end
+local next_due = redis.call('ZRANGE', RETRIES, 0, 0, 'WITHSCORES')[2]
+return { entries, deleted, last_id, next_due and math.max(0, math.ceil(next_due - NOW)) or -1 }

@@ -1,0 +1,641 @@
+"""The worker core: leases jobs from its sources, runs their tasks, reports each result.
+
+A source is a shard of the queue (queue_source.py) or a consumer group of a stream (stream_source.py). A job is never
+popped: until its result is applied it stays in its source under a lease. Heartbeats extend the lease while the worker
+has the job; if this process dies, the lease expires and the job is delivered again.
+
+To be fast with small jobs the worker leases some jobs ahead (prefetch) and reports results in batches: one call per
+source, while the next jobs already run. This weakens no guarantee: prefetched jobs are leased, and a job is not done
+before its result is reported.
+
+The core does not poll. `_advance` starts every call that is possible now; it runs whenever a job or a call has ended, a
+source has jobs again, or the pause of a source that failed has passed. An idle worker blocks in its waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol, cast
+
+from headrace.errors import HeadraceError, JobCancelled, QueueUnavailable
+from headrace.model.job import CancelReason, LeasedJob
+from headrace.queue.job_context import running_job
+from headrace.queue.registry import RunningTask, WorkerRegistration
+from headrace.queue.scripts import LeasedJobs, LeaseState
+from headrace.queue.tasks import Bury, RegisteredTask, Tasks
+from headrace.queue.worker_metrics import LOST, WorkerMetrics, WorkerStatus, find_oldest
+from headrace.runtime.backoff import Backoff
+from headrace.valkey.connect import ScriptError, Valkey
+from headrace.worker.heartbeat import Heartbeats, LoopMonitor
+from headrace.worker.options import WorkerOptions
+from headrace.worker.reconnect import ReconnectPolicy, SourceConnection
+from headrace.worker.recycling import Recycling
+from headrace.worker.results import Deferral, JobResults, ResultReceiver, count_outcomes, report_results
+from headrace.worker.task_runner import TaskRunner, format_short_traceback, log_failed_job
+
+log = logging.getLogger(__name__)
+
+# Prefetched jobs last for about this long at the current completion rate. More would not be faster, and a job that
+# waits in a worker cannot be overtaken by jobs of other environments.
+PREFETCH_S = 0.005
+RATE_WINDOW_S = 0.05  # interval of measuring the completion rate
+EMPTY_SOURCE_PAUSE_S = 0.003  # how long an empty source is skipped while other sources have work
+FALSE_WAKES = 3  # woken this often in a row without finding a job, a worker waits before it dequeues again
+FALSE_WAKE_BACKOFF = Backoff(base_s=0.005, longest_s=0.2)
+RETRY_MARGIN_S = 0.001  # a timer may fire this much too early
+UNKNOWN_TASK_MS = (1_000, 30_000)  # shortest and longest delay of a job whose task the worker does not have
+MAX_MISSING_TASKS = 50  # names that a dequeue can exclude
+CANCELLED = Deferral("cancelled on request")
+
+
+class Source(ResultReceiver, Protocol):
+    """A shard of the queue, or a consumer group. Every call may raise; a source that fails delays only its own jobs."""
+
+    name: str  # for logs
+    label: str  # for metrics
+
+    async def dequeue(self, limit: int, excluded: Sequence[str]) -> LeasedJobs:
+        """Lease up to `limit` jobs, preferably not of `excluded` tasks."""
+        ...
+
+    async def begin(self, job: LeasedJob) -> bool:
+        """Record that a job starts its last attempt. Return False if its lease was lost."""
+        ...
+
+    def extend(self, client: Valkey, jobs: Sequence[LeasedJob]) -> Sequence[LeaseState]:
+        """Extend leases. Called in a heartbeat thread, with its own client."""
+        ...
+
+    def note_failure(self) -> None:
+        """Called after a failed call: another server may respond next time."""
+        ...
+
+
+class SourceWait(Protocol):
+    """Blocks until one of some sources has jobs."""
+
+    sources: Sequence[int]  # their indexes
+
+    async def wait(self) -> int | None:
+        """Return the index of a source that may have jobs; None: the longest wait has passed."""
+        ...
+
+    async def pass_on(self, index: int) -> None:
+        """Let another worker be woken instead: this one was, but does not dequeue."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(eq=False)
+class SourceState:
+    """State of a worker for one source."""
+
+    index: int
+    source: Source
+    link: SourceConnection = field(default_factory=SourceConnection)
+    may_have_jobs: bool = True  # False: the last dequeue left none, and the worker was not woken since
+    false_wakes: int = 0  # wakes in a row that found no job
+    empty_until: float = 0.0
+    results: JobResults = field(default_factory=JobResults)
+    in_report: JobResults = field(default_factory=JobResults)  # results that the report in progress sends
+    dequeuing: asyncio.Task[None] | None = None  # a dequeue in progress
+    reporting: asyncio.Task[None] | None = None
+    heartbeat_at: float | None = None
+
+    @property
+    def can_dequeue(self) -> bool:
+        return self.dequeuing is None and self.link.pause_s == 0.0
+
+    @property
+    def can_report(self) -> bool:
+        return self.reporting is None and bool(self.results) and self.link.pause_s == 0.0
+
+    def list_calls(self) -> list[asyncio.Task[None]]:
+        """Return the calls in progress, without heartbeats."""
+        return [call for call in (self.dequeuing, self.reporting) if call is not None]
+
+
+@dataclass(slots=True, eq=False)
+class RunningJob:
+    state: SourceState
+    job: LeasedJob
+    started_at_ms: int  # by the worker's clock
+    is_returned: bool = False  # the worker stops and does not wait for it any more
+
+
+@dataclass
+class IdleWait:
+    """A wait of an idle worker, repeated for as long as it is `wanted`."""
+
+    wait: SourceWait
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class CompletionRate:
+    """Jobs finished per second, smoothed."""
+
+    def __init__(self) -> None:
+        self.per_s = 0.0
+        self._count = 0
+        self._since = time.monotonic()
+
+    def record(self) -> None:
+        self._count += 1
+        if (passed := time.monotonic() - self._since) >= RATE_WINDOW_S:
+            self.per_s += (self._count / passed - self.per_s) / 2
+            self._count, self._since = 0, self._since + passed
+
+
+class WorkerCore:
+    """Runs the jobs of some sources until a stop, then finishes or returns them."""
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        options: WorkerOptions,
+        registration: WorkerRegistration | None = None,
+        metrics: WorkerMetrics | None = None,
+    ) -> None:
+        self._tasks = tasks
+        self._options = options
+        self._registration = registration
+        self._states: Sequence[SourceState] = ()  # empty until the sources are known
+        self._waits: Sequence[IdleWait] = ()
+        self._prefetched: deque[tuple[SourceState, LeasedJob]] = deque()  # leased, not started
+        self._running: dict[asyncio.Task[None], RunningJob] = {}
+        self._missing_tasks: dict[str, None] = {}  # of jobs that were dequeued, but cannot run here
+        self._completion_rate = CompletionRate()
+        self._recycling = Recycling(options.max_jobs, options.max_memory)
+        self._runner = TaskRunner(tasks, options.concurrency, options.max_hung_threads, options.process_memory)
+        self.reconnect = ReconnectPolicy(options.grace_s)
+        self._metrics = metrics or WorkerMetrics(tasks.names())
+        self._metrics.status_readers.append(self._read_status)
+        self._end = asyncio.Event()  # set when the worker is to stop, or ends by itself
+        self._is_stopping = False  # jobs of the worker are being finished and returned
+        self._is_advancing = False  # `_advance` is scheduled
+
+    @property
+    def needs_restart(self) -> str:
+        """Why the worker ends by itself and its process should be restarted; empty: it need not."""
+        return self._runner.describe_exhaustion() or self._recycling.reason
+
+    async def run_forever(self, stop: asyncio.Event, serve: Callable[[], Awaitable[None]]) -> None:
+        """Run `serve`, which connects to the sources and calls `serve_sources`. After a stop, retries of unavailable
+        servers end."""
+        stopping = asyncio.create_task(self._end_on_stop(stop))
+        try:
+            await serve()
+        finally:
+            stopping.cancel()
+            await self._runner.close()
+            if self._registration is not None:
+                await self.reconnect.retry_until_available(self._registration.deregister)
+
+    async def _end_on_stop(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self.reconnect.start_grace()
+        self._end.set()
+
+    async def serve_sources(
+        self,
+        url: str,
+        sources: Sequence[Source],
+        waits: Sequence[SourceWait],
+        periodic: Iterable[tuple[float, Callable[[], Awaitable[None]]]] = (),  # interval in seconds, and what to call
+    ) -> None:
+        """Run jobs until the worker is to stop, then finish or return them. Sources that share a wait are on one server
+        and share a heartbeat thread; `url` is its address."""
+        self._states = [SourceState(index, source) for index, source in enumerate(sources)]
+        self._waits = [IdleWait(wait) for wait in waits]
+        periodic = [*periodic]
+        if self._registration is not None:
+            periodic.append((self._options.heartbeat_s, partial(self._report_running, self._registration)))
+        waiting = [asyncio.create_task(self._wait_repeatedly(wait)) for wait in self._waits]
+        loops = [asyncio.create_task(self.reconnect.run_every(seconds, call)) for seconds, call in periodic]
+        try:
+            with ExitStack() as background:
+                background.enter_context(self._run_heartbeats(url))
+                background.enter_context(self._monitor_loop())
+                self._advance()
+                await self._end.wait()
+                await self._shut_down(waiting)
+        finally:
+            for task in (*loops, *waiting, *(call for state in self._states for call in state.list_calls())):
+                task.cancel()
+            for wait in waits:
+                await wait.close()
+
+    def mark_ready(self, index: int) -> None:
+        """Dequeue from a source: it may have jobs."""
+        self._states[index].may_have_jobs = True
+        self._schedule_advance()
+
+    # What to do next
+
+    def _schedule_advance(self) -> None:
+        """Run `_advance` once, after what is ready in the event loop now: results that arrive together are reported
+        together."""
+        if not self._is_advancing:
+            self._is_advancing = True
+            asyncio.get_running_loop().call_soon(self._advance)
+
+    def _advance(self) -> None:
+        """Start the reports and dequeues that are possible now, and wait for jobs if the worker is idle."""
+        self._is_advancing = False
+        if self.needs_restart:
+            self._end.set()
+        if self._end.is_set():
+            return
+        for state in self._states:
+            if state.can_report:
+                state.reporting = asyncio.create_task(self._report(state))
+        self._start_dequeues()
+        self._update_waits()
+
+    def _start_dequeues(self) -> None:
+        """Start dequeues once half of the prefetched jobs are used: few large calls are faster than many small ones."""
+        ahead, free_slots = self._count_ahead(), self._count_free_slots()
+        if free_slots <= 0 or (self._prefetched and free_slots < ahead // 2):
+            return
+        selected = self._select_sources()
+        for state in selected:
+            self.reconnect.has_dequeued = True
+            state.dequeuing = asyncio.create_task(self._dequeue(state, -(-free_slots // len(selected))))
+
+    def _count_ahead(self) -> int:
+        return min(self._options.prefetch, int(self._completion_rate.per_s * PREFETCH_S))
+
+    def _count_free_slots(self) -> int:
+        return self._options.concurrency + self._count_ahead() - len(self._prefetched) - len(self._running)
+
+    def _select_sources(self) -> list[SourceState]:
+        """Return the sources to dequeue from; none if no source may have jobs. If one may, the others are included,
+        since a busy worker does not wait for them; but not those that were just empty, because they would reduce the
+        number of jobs requested from the others."""
+        now = time.monotonic()
+        ready = [state for state in self._states if state.can_dequeue]
+        if not any(state.may_have_jobs for state in ready):
+            return []
+        return [state for state in ready if state.may_have_jobs or state.empty_until <= now]
+
+    def _update_waits(self) -> None:
+        """Let the worker wait only while it has free slots and no source is known to have jobs. Sources that failed and
+        will be retried do not keep it from waiting for others."""
+        is_busy = self._count_free_slots() <= 0 or any(
+            state.may_have_jobs and state.link.pause_s == 0.0 for state in self._states
+        )
+        for idle in self._waits:
+            if is_busy or any(self._states[index].may_have_jobs for index in idle.wait.sources):
+                idle.wanted.clear()
+            else:
+                idle.wanted.set()
+
+    async def _wait_repeatedly(self, idle: IdleWait) -> None:
+        """Mark sources that may have jobs, whenever the worker is idle: the one that it was woken for, or all after the
+        longest wait, or after an error, because a wake may have been lost."""
+        while True:
+            await idle.wanted.wait()
+            try:
+                woken = await idle.wait.wait()
+            except Exception as error:
+                for index in idle.wait.sources:
+                    self._record_failure(self._states[index], error)
+                await asyncio.sleep(self._states[idle.wait.sources[0]].link.pause_s)
+                woken = None
+            if woken is None:
+                states = [self._states[index] for index in idle.wait.sources]
+            else:
+                states = [self._states[woken]]
+                await self._delay_false_wakes(states[0])
+            for state in states:
+                state.may_have_jobs = True
+            if woken is not None and self._count_free_slots() <= 0:  # filled by other sources meanwhile
+                await self._pass_on(idle.wait, woken)
+            self._advance()
+
+    async def _delay_false_wakes(self, state: SourceState) -> None:
+        if state.false_wakes >= FALSE_WAKES:
+            await asyncio.sleep(FALSE_WAKE_BACKOFF.full_delay_s(state.false_wakes - FALSE_WAKES + 1))
+        state.false_wakes += 1
+
+    async def _pass_on(self, wait: SourceWait, index: int) -> None:
+        try:
+            await wait.pass_on(index)
+        except Exception as error:  # maintenance wakes another worker
+            self._record_failure(self._states[index], error)
+
+    # Take
+
+    async def _dequeue(self, state: SourceState, limit: int) -> None:
+        """Lease up to `limit` jobs of a source, and start or prefetch them."""
+        try:
+            jobs = await state.source.dequeue(limit, list(self._missing_tasks))
+        except Exception as error:
+            self._record_failure(state, error)
+            return
+        finally:
+            state.dequeuing = None
+            self._schedule_advance()
+        state.link.mark_connected()
+        state.may_have_jobs = jobs.has_more
+        for job in jobs:
+            self._prefetched.append((state, job))
+            self._record_wait(job)
+        for job, reason in jobs.rejected:
+            state.results.buried.append((job, reason))
+            self._record_wait(job)
+        if jobs or jobs.rejected:
+            state.false_wakes = 0
+        else:
+            state.empty_until = time.monotonic() + EMPTY_SOURCE_PAUSE_S
+        self._start_prefetched()
+
+    def _record_wait(self, job: LeasedJob) -> None:
+        if job.enqueued_at_ms or job.attempt > 1:  # otherwise its wait is unknown
+            self._metrics.record_wait(job.queue, job.waited_ms)
+
+    def _start_prefetched(self) -> None:
+        while self._prefetched and not self._is_stopping and len(self._running) < self._options.concurrency:
+            running = RunningJob(*self._prefetched.popleft(), time.time_ns() // 1_000_000)
+            task = asyncio.create_task(self._run_job(running))
+            self._running[task] = running
+            task.add_done_callback(self._on_job_done)
+
+    def _on_job_done(self, task: asyncio.Task[None]) -> None:
+        self._running.pop(task, None)
+        self._completion_rate.record()
+        self._recycling.record_job()
+        self._start_prefetched()
+        self._schedule_advance()
+
+    # Run
+
+    async def _run_job(self, running: RunningJob) -> None:
+        state, job = running.state, running.job
+        task = self._tasks.get(job.task)
+        if task is None:
+            self._defer_unknown(state, job)
+            return
+        running_job.set(job)
+        started = time.monotonic()
+        try:
+            if job.attempt >= job.max_attempts and not await self._begin(state, job):
+                return
+            if self._registration is not None:
+                self._registration.record_served(job)
+            await self._runner.run(task, job)
+        except asyncio.CancelledError:
+            if running.is_returned or job.cancel_reason != CancelReason.REQUESTED:
+                raise
+            state.results.deferred.append((job, CANCELLED))
+        except Exception as error:
+            self._add_failure(state.results, task, job, error)
+        else:
+            state.results.done.append((job, int((time.monotonic() - started) * 1000)))
+        finally:
+            self._metrics.busy_s += time.monotonic() - started
+
+    def _add_failure(self, results: JobResults, task: RegisteredTask, job: LeasedJob, error: Exception) -> None:
+        """Add the result of a job whose task raised an error. Called while the error is handled."""
+        if isinstance(error, JobCancelled) and job.cancel_reason == CancelReason.REQUESTED:
+            results.deferred.append((job, CANCELLED))
+            return
+        if isinstance(error, Bury) or job.attempt >= job.max_attempts:
+            delay_ms = None
+            results.buried.append((job, format_short_traceback()))
+        else:
+            delay_ms = self._options.retry_delay_ms(task, job.attempt)
+            results.failed.append((job, delay_ms, format_short_traceback()))
+        log_failed_job(job, error, delay_ms)
+
+    def _defer_unknown(self, state: SourceState, job: LeasedJob) -> None:
+        """Give back a job whose task this worker does not have: during a deployment another worker may have it. Later
+        dequeues exclude the task."""
+        if job.task not in self._missing_tasks:
+            self._missing_tasks[job.task] = None
+            if len(self._missing_tasks) > MAX_MISSING_TASKS:
+                del self._missing_tasks[next(iter(self._missing_tasks))]
+            log.warning(
+                "%s Its jobs are deferred for other workers.",
+                self._tasks.describe_missing(job.task),
+                extra={"action": "unknown_task"},
+            )
+        reason = self._tasks.describe_missing(job.task)
+        bury_after_ms = int(self._options.unknown_for_s * 1000)
+        state.results.deferred.append((job, Deferral(reason, *UNKNOWN_TASK_MS, bury_after_ms, job.task)))
+
+    async def _begin(self, state: SourceState, job: LeasedJob) -> bool:
+        """Record in the source that a job starts its last attempt. Return whether it may start. Without the record, a
+        job whose delivery was lost on the way to a worker would be buried without having run."""
+        try:
+            may_start = await state.source.begin(job)
+        except Exception as error:  # the source may have recorded it, so the job is returned instead of left to expire
+            self._record_failure(state, error)
+            state.results.returned.append(job)
+            return False
+        if not may_start:
+            count_outcomes(self._metrics, [job], [LOST])
+        return may_start
+
+    # Report
+
+    async def _report(self, state: SourceState) -> None:
+        try:
+            await self._report_results(state)
+        except Exception as error:
+            self._record_failure(state, error)
+        else:
+            state.link.mark_connected()
+        finally:
+            state.reporting = None
+            self._schedule_advance()
+
+    async def _report_results(self, state: SourceState) -> None:
+        """Report finished jobs. Results that could not be sent are kept for the next call."""
+        results = state.in_report = state.results
+        state.results = JobResults()
+        try:
+            await report_results(results, state.source, self._metrics)
+        finally:
+            state.results.prepend(results)
+            state.in_report = JobResults()
+
+    # Heartbeat
+
+    def _run_heartbeats(self, url: str) -> AbstractContextManager[None]:
+        loop = asyncio.get_running_loop()
+
+        def beat(client: Valkey, index: int) -> None:
+            state = self._states[index]
+            jobs = self._list_leased(state)
+            leases = state.source.extend(client, jobs) if jobs else []
+            loop.call_soon_threadsafe(self._record_heartbeat, state, list(zip(jobs, leases, strict=True)))
+
+        def fail(index: int, error: Exception) -> None:
+            with suppress(RuntimeError):  # the loop was closed
+                loop.call_soon_threadsafe(self._record_failed_heartbeat, self._states[index], error)
+
+        groups = [idle.wait.sources for idle in self._waits]
+        return Heartbeats(url, groups, self._options.heartbeat_s, beat, fail).running()
+
+    def _list_leased(self, state: SourceState) -> list[LeasedJob]:
+        """Return the jobs of a source that the worker has: prefetched, running, or ended and not reported. Called in a
+        heartbeat thread."""
+        prefetched = [job for owner, job in self._prefetched.copy() if owner is state]
+        running = [each.job for each in list(self._running.values()) if each.state is state]
+        return [*prefetched, *running, *state.in_report.list_jobs(), *state.results.list_jobs()]
+
+    def _record_heartbeat(self, state: SourceState, leases: Iterable[tuple[LeasedJob, LeaseState]]) -> None:
+        state.heartbeat_at = time.time()
+        state.link.mark_connected()
+        for job, lease in leases:
+            if lease == LeaseState.LOST:
+                self._handle_lost_lease(state, job)
+            elif lease == LeaseState.CANCELLED:
+                self._cancel_job(state, job)
+
+    def _record_failed_heartbeat(self, state: SourceState, error: Exception) -> None:
+        self._metrics.heartbeats_failed += 1
+        self._record_failure(state, error)
+
+    def _handle_lost_lease(self, state: SourceState, job: LeasedJob) -> None:
+        """Drop a prefetched job whose lease was lost: another worker may be running it. A task that runs can see it
+        with `check`; its result will be refused."""
+        if (state, job) in self._prefetched:
+            self._prefetched.remove((state, job))
+            count_outcomes(self._metrics, [job], [LOST])
+        job.cancel(CancelReason.LEASE_LOST)
+
+    def _cancel_job(self, state: SourceState, job: LeasedJob) -> None:
+        """Cancel a job on request: give it back if it has not started, else end its task. A thread cannot be ended; its
+        task can see the request with `check`."""
+        if (state, job) in self._prefetched:
+            self._prefetched.remove((state, job))
+            state.results.deferred.append((job, CANCELLED))
+            self._schedule_advance()
+        if not job.cancel(CancelReason.REQUESTED):
+            return
+        task = self._tasks.get(job.task)
+        for asyncio_task, running in list(self._running.items()):
+            if running.job is job and task is not None and self._runner.can_cancel(task):
+                asyncio_task.cancel()
+
+    def _monitor_loop(self) -> AbstractContextManager[None]:
+        monitor = LoopMonitor(asyncio.get_running_loop(), self._describe_task)
+        self._metrics.loop_monitors.append(lambda: monitor.lag_s)
+        return monitor.running()
+
+    def _describe_task(self, task: asyncio.Task[Any] | None) -> str:
+        running = self._running.get(cast("asyncio.Task[None]", task))
+        if running is None:
+            return "no task of a job"
+        return f"task {running.job.task!r} (job {running.job.id}, queue {running.job.queue})"
+
+    async def _report_running(self, registration: WorkerRegistration) -> None:
+        running = [RunningTask(each.job, each.started_at_ms) for each in self._running.values()]
+        try:
+            await registration.report(self._tasks, running)
+        except Exception:
+            self._metrics.heartbeats_failed += 1
+            raise
+
+    # Finish
+
+    async def _shut_down(self, waiting: Iterable[asyncio.Task[None]]) -> None:
+        self._is_stopping = True  # a job that ends must not start one that is being returned
+        deadline = time.monotonic() + self._options.grace_s
+        await self._end_waits(waiting)
+        await asyncio.gather(*(self._shut_down_source(state, deadline) for state in self._states))
+
+    async def _end_waits(self, waiting: Iterable[asyncio.Task[None]]) -> None:
+        """Stop waiting for jobs. Other workers are woken instead: the answer of a wait may not have been read."""
+        for task in waiting:
+            task.cancel()
+        for idle in self._waits:
+            await idle.wait.close()
+            for index in idle.wait.sources:
+                await self._pass_on(idle.wait, index)
+
+    async def _shut_down_source(self, state: SourceState, deadline: float) -> None:
+        """Return jobs that were not started, let the others finish, and return those that do not finish in time."""
+        await self._return_prefetched(state)
+        while (pending := self._list_pending(state)) and (left := deadline - time.monotonic()) > 0:
+            await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await self._return_prefetched(state)  # jobs of the last dequeue
+            await self._report_until_answered(state)
+        unfinished = [each for each in self._running.values() if each.state is state]
+        for each in unfinished:
+            each.is_returned = True
+            each.job.cancel(CancelReason.SHUTDOWN)
+        for task in self._list_pending(state):
+            task.cancel()
+        if calls := state.list_calls():  # a cancelled report puts back its unreported results
+            await asyncio.wait(calls)
+        state.results.returned.extend(each.job for each in unfinished)
+        await self._report_until_answered(state)
+
+    def _list_pending(self, state: SourceState) -> list[asyncio.Task[None]]:
+        """Return the running jobs of a source, and its calls in progress."""
+        return [*(task for task, each in self._running.items() if each.state is state), *state.list_calls()]
+
+    async def _return_prefetched(self, state: SourceState) -> None:
+        own = [each for each in self._prefetched if each[0] is state]
+        for each in own:
+            self._prefetched.remove(each)
+        state.results.returned.extend(job for _, job in own)
+        await self._report_until_answered(state)
+
+    async def _report_until_answered(self, state: SourceState) -> None:
+        """Report the results of a source until it succeeds or retries end. Results that a stopping worker cannot report
+        in time are abandoned; the jobs are delivered again when their leases expire."""
+        while state.results:
+            try:
+                await self._report_results(state)
+            except Exception as error:
+                self._record_failure(state, error)
+                if self.reconnect.has_given_up:
+                    return
+                await asyncio.sleep(state.link.pause_s)
+
+    # Failures and status
+
+    def _record_failure(self, state: SourceState, error: Exception) -> None:
+        state.source.note_failure()
+        self._metrics.record_source_failure(state.source.label)
+        if state.link.record_failure(error):
+            retry_at = state.link.retry_at + RETRY_MARGIN_S
+            asyncio.get_running_loop().call_at(retry_at, self._schedule_advance)
+            known = isinstance(error, HeadraceError | ScriptError)
+            log.log(
+                logging.WARNING if isinstance(error, QueueUnavailable) else logging.ERROR,
+                "%s: %s Its jobs are kept; retrying in %.1f s.",
+                state.source.name,
+                error,
+                state.link.pause_s,
+                exc_info=None if known else error,
+                extra={"action": "unavailable"},
+            )
+
+    def _read_status(self) -> WorkerStatus:
+        links = [state.link for state in self._states]
+        beats = [state.heartbeat_at for state in self._states if state.link.connected]
+        return WorkerStatus(
+            running=len(self._running),
+            prefetched=len(self._prefetched),
+            concurrency=self._options.concurrency,
+            connected=bool(links) and all(link.connected for link in links),
+            last_error=next(
+                (link.last_error for link in links if link.last_error), "" if links else self.reconnect.last_error
+            ),
+            heartbeat_at=find_oldest(beats),
+            lease_s=self._options.lease_s,
+            reachable=any(link.connected for link in links),
+        )
