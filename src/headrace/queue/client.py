@@ -34,6 +34,7 @@ from headrace.queue.operations import (
 from headrace.queue.overflow import EpochClosed, Overflow
 from headrace.queue.scripts import DEFAULT_CAPS, DeadFilter, EnqueueResult, Stubs, WarmCaps
 from headrace.queue.validate import check_job_id, check_jobs, check_queue
+from headrace.valkey.async_script_runner import AsyncScriptRunner
 from headrace.valkey.connect import AsyncValkey, Valkey, connect, connect_async, is_cluster, translate_errors
 from headrace.valkey.script_runner import ScriptRunner
 from headrace.valkey.scripts import ScriptCall, run_async
@@ -235,7 +236,8 @@ class Client:
     def __init__(self, url: str, options: QueueOptions | None = None, overflow: Overflow | None = None) -> None:
         self.url = url
         self.redis = connect_async(url)
-        self._coalescer = AsyncCoalescer(self._run)
+        self._runner = AsyncScriptRunner(self.redis)
+        self._coalescer = AsyncCoalescer(self._runner.run)
         self._shard_clients: dict[int, AsyncValkey] = {}
         self.options = options or QueueOptions()
         self._overflow = overflow
@@ -348,6 +350,12 @@ class Client:
             self._shard_clients[shard] = connect_async(self.url)
         return self._shard_clients[shard]
 
+    async def run_on_shard(self, shard: int, call: ScriptCall[T]) -> T:
+        """Run a script call of one shard and return the parsed reply."""
+        if is_cluster(self.redis):
+            return await run_async(self.get_shard_client(shard), call)
+        return await self._runner.run(call)
+
     async def check_shards(self) -> None:
         await self._get_stubs()
 
@@ -367,13 +375,14 @@ class Client:
         try:
             await self._coalescer.drain()
         finally:
+            await self._runner.close()
             for client in (self.redis, *self._shard_clients.values()):
                 await client.aclose()
             if self._overflow:
                 await asyncio.to_thread(self._overflow.close)
 
     async def _run(self, call: ScriptCall[T]) -> T:
-        return await run_async(self.redis, call)
+        return await self._runner.run(call)
 
     async def __aenter__(self) -> Client:
         return self
