@@ -92,7 +92,7 @@ class SyncClient:
         any other error refuses the whole call. Calls of several threads to one queue share requests (coalesce.py)."""
         check_queue(ref)
         check_jobs(jobs, self.options.max_payload_bytes)
-        stubs = self._get_stubs()
+        stubs = self._stubs or self._get_stubs()
         if not self._overflow:
             return self._run_enqueue(stubs.enqueue(ref, jobs)).accepted if jobs else []
         operation = EnqueueOperation(stubs, ref, jobs, self._overflow.far_ms, self._cold_queues)
@@ -237,7 +237,7 @@ class Client:
         self.url = url
         self.redis = connect_async(url)
         self._runner = AsyncScriptRunner(self.redis)
-        self._coalescer = AsyncCoalescer(self._runner.run)
+        self._coalescer = AsyncCoalescer(self._runner.run, in_order=self._runner.is_direct)
         self._shard_clients: dict[int, AsyncValkey] = {}
         self.options = options or QueueOptions()
         self._overflow = overflow
@@ -250,7 +250,7 @@ class Client:
     async def enqueue_many(self, ref: QueueRef, jobs: Sequence[NewJob]) -> list[bool]:
         check_queue(ref)
         check_jobs(jobs, self.options.max_payload_bytes)
-        stubs = await self._get_stubs()
+        stubs = self._stubs or await self._get_stubs()
         if not self._overflow:
             return (await self._coalescer.run(stubs.enqueue(ref, jobs))).accepted if jobs else []
         operation = EnqueueOperation(stubs, ref, jobs, self._overflow.far_ms, self._cold_queues)

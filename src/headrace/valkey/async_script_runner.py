@@ -153,6 +153,7 @@ class AsyncScriptRunner:
     def __init__(self, client: AsyncValkey) -> None:
         self._client = client
         self._pool: Any = client.connection_pool if _can_run_directly(client) else None
+        self.is_direct = self._pool is not None  # then the calls of an event loop reach the server in their order
         self._connections: dict[asyncio.AbstractEventLoop, ScriptConnection] = {}
         self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[ScriptConnection]] = {}
         self._pid = os.getpid()
