@@ -29,7 +29,6 @@ START_S = 30.0
 STOP_S = 5.0
 REPLY_S = 180.0
 SETTLE_S = 1.0
-IDLE_POLL_S = 0.5
 BURN_TASK, TIMED_TASK = "burn", "timed"
 PICKUP_GAP_S = (0.02, 0.05)
 DB = 0
@@ -146,7 +145,7 @@ class ContenderBench:
         """Measure processing, then the same worker when idle, then how fast it starts jobs."""
         jobs = round(size.process_s * mode.expected_per_s)
         producer.request("fill", mode.task, jobs)
-        known = self._list_clients().keys()
+        known = self._list_addresses()
         with self._work(mode, 1) as (workers, counts):
             done = self._wait_done(workers, counts, jobs, 1)
             figures[f"process_{mode.name}_per_s"] = done.per_s
@@ -247,29 +246,26 @@ class ContenderBench:
             time.sleep(POLL_S)
         return pickups
 
-    def _measure_idle(self, seconds: float, known: Collection[int]) -> float:
-        """Return the commands per second of all connections except the known ones and this one.
+    def _measure_idle(self, seconds: float, known: Collection[str]) -> float:
+        """Return the commands per second that clients send on all connections except the known ones.
 
-        The server counts a call of a script as one command. Connections that are closed count until they were last
-        seen.
+        A call of a script is one command: MONITOR marks the commands that scripts run. `tot-cmds` of CLIENT LIST
+        counts those too.
         """
-        own = self.bench.redis.client_id()
-        started = time.perf_counter()
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        initial = self._list_clients()
-        while (passed := time.perf_counter() - started) < seconds:
-            time.sleep(min(IDLE_POLL_S, seconds - passed))
-            for client, commands in self._list_clients().items():
-                if client not in known and client != own:
-                    first.setdefault(client, initial.get(client, 0))
-                    last[client] = commands
-        return sum(last[client] - first[client] for client in last) / (time.perf_counter() - started)
+        with self.bench.redis.monitor() as monitor:
+            started = time.perf_counter()
+            commands = 0
+            while (passed := time.perf_counter() - started) < seconds:
+                if monitor.connection.can_read(seconds - passed):
+                    seen: dict[str, Any] = monitor.next_command() or {}
+                    address = f"{seen['client_address']}:{seen['client_port']}"
+                    commands += seen["client_type"] != "lua" and address not in known
+            return commands / passed
 
-    def _list_clients(self) -> dict[int, int]:
-        """Return the number of commands that each connection of the server has sent."""
+    def _list_addresses(self) -> set[str]:
+        """Return the addresses of the connections of the server."""
         clients: list[dict[str, str]] = self.bench.redis.client_list()
-        return {int(client["id"]): int(client["tot-cmds"]) for client in clients}
+        return {client["addr"] for client in clients}
 
 
 def raise_if_stuck(workers: Sequence[GuardedProcess], late: bool, progress: str) -> None:

@@ -79,7 +79,7 @@ def test_concurrent_calls_share_a_request_and_keep_their_order(valkey: Valkey, v
         ids = [f"{number:02}" for number in range(50)]
         calls = [lambda job_id=job_id: client.enqueue(REF, NewJob("t", id=job_id)) for job_id in ids]
         assert await call_while_held(valkey, calls) == [True] * 50
-        assert count_scripts(valkey) - before == 2
+        assert count_scripts(valkey) - before == 3  # one alone, and two requests for the 49 that waited
         assert list_ready(valkey) == ["first", *ids]
 
     run_client(valkey_url, act)
@@ -109,6 +109,19 @@ def test_a_call_that_does_not_fit_is_refused_alone_and_as_a_whole(valkey: Valkey
         assert len(list_ready(valkey)) == 1 + 1 + 2 + 3 + 1
 
     run_client(valkey_url, act, QueueOptions(shards=1, caps=WarmCaps(items=12)))
+
+
+def test_two_requests_in_flight_accept_as_many_jobs_as_fit_and_each_id_once(valkey: Valkey, valkey_url: str) -> None:
+    async def act(client: Client) -> None:
+        ids = [str(number % 60) for number in range(100)]  # ids of the first request occur in the second again
+        calls = [lambda job_id=job_id: client.enqueue(REF, NewJob("t", id=job_id)) for job_id in ids]
+        found = await call_while_held(valkey, calls)
+        assert [each for each in found if each is True] == [True] * 39
+        assert {type(each) for each in found} == {bool, QueueFull}
+        accepted = [job_id for job_id, each in zip(ids, found, strict=True) if each is True]
+        assert sorted(list_ready(valkey)) == sorted(["first", *accepted])
+
+    run_client(valkey_url, act, QueueOptions(shards=1, caps=WarmCaps(items=40)))
 
 
 def test_refusals_by_a_quota_are_counted_once_per_call(valkey: Valkey, valkey_url: str) -> None:

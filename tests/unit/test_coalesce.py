@@ -15,6 +15,7 @@ from headrace.model.names import QueueRef
 from headrace.queue.coalesce import (
     MAX_MERGED_BYTES,
     MAX_MERGED_JOBS,
+    MIN_SPLIT_CALLS,
     AsyncCoalescer,
     AsyncPending,
     EnqueueCall,
@@ -107,11 +108,11 @@ def test_calls_with_other_flags_are_not_merged() -> None:
 
 
 class AsyncServer(FakeServer):
-    def __init__(self, max_jobs: int = 10**6) -> None:
+    def __init__(self, max_jobs: int = 10**6, *, in_order: bool = False) -> None:
         super().__init__(max_jobs)
         self.gate = asyncio.Event()
         self.gate.set()
-        self.coalescer = AsyncCoalescer(self.run)
+        self.coalescer = AsyncCoalescer(self.run, in_order=in_order)
 
     async def run(self, call: EnqueueCall) -> EnqueueResult:
         await asyncio.sleep(0)
@@ -163,6 +164,43 @@ def test_callers_in_a_loop_join_the_next_request_together() -> None:
         assert len(server.calls) <= 12
         for name in "abcdefgh":  # each producer's jobs are in its order
             assert [job_id for job_id in server.known if job_id[0] == name] == [f"{name}{n}" for n in range(10)]
+
+    asyncio.run(check())
+
+
+def test_many_waiting_calls_are_two_requests_if_the_server_answers_in_order() -> None:
+    async def check() -> None:
+        server = AsyncServer(in_order=True)
+        few = [make_call(f"few{number}") for number in range(MIN_SPLIT_CALLS)]
+        many = [make_call(f"many{number:02}") for number in range(MIN_SPLIT_CALLS + 1)]
+        for calls, sizes in ((few, [1, MIN_SPLIT_CALLS - 1]), (many, [1, MIN_SPLIT_CALLS // 2, MIN_SPLIT_CALLS // 2])):
+            tasks = await server.start(*calls)
+            server.gate.set()
+            assert await gather(tasks) == [[1]] * len(calls)
+            await settle()
+            assert list(map(len, server.calls)) == sizes
+            assert [job_id for ids in server.calls for job_id in ids] == [list_ids(call)[0] for call in calls]
+            server.calls.clear()
+        assert server.coalescer._waiting == server.coalescer._in_flight == {}  # pyright: ignore[reportPrivateUsage]
+
+    asyncio.run(check())
+
+
+def test_callers_in_a_loop_keep_two_requests_in_flight() -> None:
+    async def check() -> None:
+        server = AsyncServer(max_jobs=2000, in_order=True)
+
+        async def produce(name: int) -> None:
+            for number in range(50):
+                await server.coalescer.run(make_call(f"{name}-{number}"))
+
+        outcomes = await asyncio.gather(*(produce(name) for name in range(50)), return_exceptions=True)
+        assert {type(each) for each in outcomes} <= {type(None), QueueFull}
+        assert len(server.known) == len(set(server.known)) == 2000
+        for name in range(50):
+            mine = [job_id for job_id in server.known if job_id.startswith(f"{name}-")]
+            assert mine == [f"{name}-{number}" for number in range(len(mine))]
+        await server.coalescer.drain()
 
     asyncio.run(check())
 

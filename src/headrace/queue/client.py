@@ -34,6 +34,7 @@ from headrace.queue.operations import (
 from headrace.queue.overflow import EpochClosed, Overflow
 from headrace.queue.scripts import DEFAULT_CAPS, DeadFilter, EnqueueResult, Stubs, WarmCaps
 from headrace.queue.validate import check_job_id, check_jobs, check_queue
+from headrace.valkey.async_script_runner import AsyncScriptRunner
 from headrace.valkey.connect import AsyncValkey, Valkey, connect, connect_async, is_cluster, translate_errors
 from headrace.valkey.script_runner import ScriptRunner
 from headrace.valkey.scripts import ScriptCall, run_async
@@ -91,7 +92,7 @@ class SyncClient:
         any other error refuses the whole call. Calls of several threads to one queue share requests (coalesce.py)."""
         check_queue(ref)
         check_jobs(jobs, self.options.max_payload_bytes)
-        stubs = self._get_stubs()
+        stubs = self._stubs or self._get_stubs()
         if not self._overflow:
             return self._run_enqueue(stubs.enqueue(ref, jobs)).accepted if jobs else []
         operation = EnqueueOperation(stubs, ref, jobs, self._overflow.far_ms, self._cold_queues)
@@ -235,7 +236,8 @@ class Client:
     def __init__(self, url: str, options: QueueOptions | None = None, overflow: Overflow | None = None) -> None:
         self.url = url
         self.redis = connect_async(url)
-        self._coalescer = AsyncCoalescer(self._run)
+        self._runner = AsyncScriptRunner(self.redis)
+        self._coalescer = AsyncCoalescer(self._runner.run, in_order=self._runner.is_direct)
         self._shard_clients: dict[int, AsyncValkey] = {}
         self.options = options or QueueOptions()
         self._overflow = overflow
@@ -248,7 +250,7 @@ class Client:
     async def enqueue_many(self, ref: QueueRef, jobs: Sequence[NewJob]) -> list[bool]:
         check_queue(ref)
         check_jobs(jobs, self.options.max_payload_bytes)
-        stubs = await self._get_stubs()
+        stubs = self._stubs or await self._get_stubs()
         if not self._overflow:
             return (await self._coalescer.run(stubs.enqueue(ref, jobs))).accepted if jobs else []
         operation = EnqueueOperation(stubs, ref, jobs, self._overflow.far_ms, self._cold_queues)
@@ -348,6 +350,12 @@ class Client:
             self._shard_clients[shard] = connect_async(self.url)
         return self._shard_clients[shard]
 
+    async def run_on_shard(self, shard: int, call: ScriptCall[T]) -> T:
+        """Run a script call of one shard and return the parsed reply."""
+        if is_cluster(self.redis):
+            return await run_async(self.get_shard_client(shard), call)
+        return await self._runner.run(call)
+
     async def check_shards(self) -> None:
         await self._get_stubs()
 
@@ -367,13 +375,14 @@ class Client:
         try:
             await self._coalescer.drain()
         finally:
+            await self._runner.close()
             for client in (self.redis, *self._shard_clients.values()):
                 await client.aclose()
             if self._overflow:
                 await asyncio.to_thread(self._overflow.close)
 
     async def _run(self, call: ScriptCall[T]) -> T:
-        return await run_async(self.redis, call)
+        return await self._runner.run(call)
 
     async def __aenter__(self) -> Client:
         return self

@@ -3,6 +3,9 @@
 A call that is alone is sent at once. Calls that arrive while one of the same queue is in flight wait for it, and are
 then sent together, in their order. Each gets its own part of the reply. The script accepts or refuses a call as a
 whole, so if it refuses a merged call, which writes nothing, its members are sent again one by one.
+
+If the server answers requests of an event loop in their order, many waiting calls are sent as two requests: the client
+prepares calls while the server runs the others.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from headrace.errors import (
     DeadJobsFull,
@@ -31,9 +34,14 @@ from headrace.valkey.connect import TIMEOUT_S
 from headrace.valkey.scripts import Arg, ScriptCall
 
 EnqueueCall = ScriptCall[EnqueueResult]
+FIRST_JOB = EnqueueArgs.FIRST_JOB
 
 MAX_MERGED_JOBS = 500  # plain_enqueue.lua takes as many
 MAX_MERGED_BYTES = 4 * 2**20  # payloads
+
+MIN_SPLIT_CALLS = 16  # fewer waiting calls are one request
+
+SENDABLE = frozenset((str, bytes, int))
 
 REFUSALS = (DeadJobsFull, MemoryFull, QueueClosed, QueueCold, QueueFull, QuotaExceeded)
 """Errors after which nothing of a call was written. They may concern some jobs of a merged call only."""
@@ -42,12 +50,14 @@ REFUSALS = (DeadJobsFull, MemoryFull, QueueClosed, QueueCold, QueueFull, QuotaEx
 class PendingEnqueue(ABC):
     """A call that waits to be sent together with others."""
 
+    __slots__ = ("call", "ids", "payload_bytes")
+
     def __init__(self, call: EnqueueCall) -> None:
         self.call = call
-        self.head = call.args[: EnqueueArgs.FIRST_JOB]
         stride = EnqueueArgs.count_per_job(call.args)
-        self.ids = call.args[EnqueueArgs.FIRST_JOB :: stride]
-        self.payload_bytes = sum(map(int, call.args[EnqueueArgs.FIRST_JOB + 1 :: stride]))
+        self.ids = call.args[FIRST_JOB::stride]
+        sizes: Any = call.args[FIRST_JOB + 1 :: stride]
+        self.payload_bytes: int = sum(sizes)
 
     @abstractmethod
     def settle(self, outcome: EnqueueResult | Exception) -> None:
@@ -60,41 +70,48 @@ PendingT = TypeVar("PendingT", bound=PendingEnqueue)
 def can_merge(call: EnqueueCall) -> bool:
     """Return False for the repetition of a call, and for values that redis-py may be unable to send: their error must
     not concern other calls."""
-    return call.args[EnqueueArgs.COUNTED] == 0 and all(type(arg) in (str, bytes, int) for arg in call.args)
+    return call.args[EnqueueArgs.COUNTED] == 0 and SENDABLE.issuperset(map(type, call.args[FIRST_JOB:]))
 
 
-def take_batch(waiting: deque[PendingT]) -> list[PendingT]:
+def take_batch(waiting: deque[PendingT], max_calls: int = MAX_MERGED_JOBS) -> list[PendingT]:
     """Remove and return the calls to send next: as many of the first ones as can be one call. An id that occurs in two
     calls separates them, because the answer for the second depends on the outcome of the first."""
     first = waiting.popleft()
     batch, ids, size = [first], set(first.ids), first.payload_bytes
-    while waiting:
+    head = get_head(first.call)
+    while waiting and len(batch) < max_calls:
         pending = waiting[0]
         size += pending.payload_bytes
         if len(ids) + len(pending.ids) > MAX_MERGED_JOBS or size > MAX_MERGED_BYTES:
             break
-        if pending.head != first.head or not ids.isdisjoint(pending.ids):
+        if get_head(pending.call) != head or not ids.isdisjoint(pending.ids):
             break
         ids.update(pending.ids)
         batch.append(waiting.popleft())
     return batch
 
 
+def get_head(call: EnqueueCall) -> Sequence[Arg]:
+    """Return the arguments that concern all jobs of a call."""
+    return call.args[:FIRST_JOB]
+
+
 def merge_calls(batch: Sequence[PendingEnqueue]) -> EnqueueCall:
     """Return one call for all jobs of the batch. Its refusal is not counted: the refusals of its members are."""
-    args: list[Arg] = [*batch[0].head]
+    args: list[Arg] = [*get_head(batch[0].call)]
     args[EnqueueArgs.COUNTED] = EnqueueArgs.MERGED
     for pending in batch:
-        args += pending.call.args[EnqueueArgs.FIRST_JOB :]
+        args += pending.call.args[FIRST_JOB:]
     return replace(batch[0].call, args=args)
 
 
 def settle_all(batch: Sequence[PendingEnqueue], reply: EnqueueResult) -> None:
     """Give each call of a merged one its part of the reply."""
+    valkey_epoch, cold_epoch, now_ms, answers, postgres_id = reply
     start = 0
     for pending in batch:
         end = start + len(pending.ids)
-        pending.settle(replace(reply, answers=reply.answers[start:end]))
+        pending.settle(EnqueueResult(valkey_epoch, cold_epoch, now_ms, answers[start:end], postgres_id))
         start = end
 
 
@@ -110,6 +127,8 @@ def fail_all(batch: Sequence[PendingEnqueue], error: Exception) -> None:
 
 
 class AsyncPending(PendingEnqueue):
+    __slots__ = ("future",)
+
     def __init__(self, call: EnqueueCall, future: asyncio.Future[EnqueueResult]) -> None:
         super().__init__(call)
         self.future = future
@@ -123,14 +142,21 @@ class AsyncPending(PendingEnqueue):
             self.future.set_result(outcome)
 
 
+Lane = tuple[asyncio.AbstractEventLoop, str]
+"""An event loop and the key of a queue."""
+
+
 class AsyncCoalescer:
     """Coalesces the enqueue calls of an asynchronous client, separately for each event loop. A call that was merged is
-    not cancelled with its caller; a call that still waits is."""
+    not cancelled with its caller; a call that still waits is.
 
-    def __init__(self, run: Callable[[EnqueueCall], Awaitable[EnqueueResult]]) -> None:
+    `in_order`: requests that `run` starts in one event loop reach the server in that order."""
+
+    def __init__(self, run: Callable[[EnqueueCall], Awaitable[EnqueueResult]], *, in_order: bool = False) -> None:
         self._run = run
-        # Per event loop and queue with a call in flight: the calls that wait for it.
-        self._waiting: dict[tuple[asyncio.AbstractEventLoop, str], deque[AsyncPending]] = {}
+        self._in_order = in_order
+        self._waiting: dict[Lane, deque[AsyncPending]] = {}  # per lane with requests in flight: the calls that wait
+        self._in_flight: dict[Lane, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._draining: dict[asyncio.AbstractEventLoop, asyncio.Event] = {}
 
@@ -145,33 +171,41 @@ class AsyncCoalescer:
             pending = AsyncPending(call, loop.create_future())
             waiting.append(pending)
             return await pending.future
-        self._waiting[lane] = deque()
+        self._waiting[lane], self._in_flight[lane] = deque(), 1
         try:
             return await self._run(call)
         finally:
             self._schedule_next(lane)
 
-    def _schedule_next(self, lane: tuple[asyncio.AbstractEventLoop, str]) -> None:
+    def _schedule_next(self, lane: Lane) -> None:
         """Send the waiting calls once the callers that have just got their replies have run: their next calls join."""
         loop, _ = lane
         if loop.is_closed():
-            del self._waiting[lane]
+            self._waiting.pop(lane, None)
+            self._in_flight.pop(lane, None)
         else:
             loop.call_soon(self._send_next, lane)
 
-    def _send_next(self, lane: tuple[asyncio.AbstractEventLoop, str]) -> None:
+    def _send_next(self, lane: Lane) -> None:
         loop, _ = lane
+        in_flight = self._in_flight[lane] = self._in_flight[lane] - 1
         waiting = self._waiting[lane] = deque(pending for pending in self._waiting[lane] if not pending.future.done())
+        if self._in_order and in_flight == 0 and len(waiting) >= MIN_SPLIT_CALLS:
+            self._send(lane, take_batch(waiting, len(waiting) // 2))
         if waiting:
-            task = loop.create_task(self._send_batch(lane, take_batch(waiting)))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        else:
-            del self._waiting[lane]
+            self._send(lane, take_batch(waiting))
+        elif in_flight == 0:
+            del self._waiting[lane], self._in_flight[lane]
             if loop in self._draining:
                 self._draining[loop].set()
 
-    async def _send_batch(self, lane: tuple[asyncio.AbstractEventLoop, str], batch: Sequence[AsyncPending]) -> None:
+    def _send(self, lane: Lane, batch: Sequence[AsyncPending]) -> None:
+        self._in_flight[lane] += 1
+        task = lane[0].create_task(self._send_batch(lane, batch))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send_batch(self, lane: Lane, batch: Sequence[AsyncPending]) -> None:
         try:
             if len(batch) > 1 and await self._send_merged(batch):
                 return
@@ -209,6 +243,8 @@ class AsyncCoalescer:
 
 
 class ThreadPending(PendingEnqueue):
+    __slots__ = ("_wakeup", "batch", "outcome")
+
     def __init__(self, call: EnqueueCall) -> None:
         super().__init__(call)
         self.batch: Sequence[ThreadPending] = ()  # not empty: the thread of this call sends the batch

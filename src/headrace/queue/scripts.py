@@ -8,7 +8,7 @@ from enum import IntEnum
 from functools import cache
 from importlib.resources import files
 from secrets import token_hex
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from headrace.model.event import generate_event_lua
 from headrace.model.job import JobInfo, JobState, LeasedJob, NewJob
@@ -59,8 +59,7 @@ class EnqueueArgs:
         return 7 if args[EnqueueArgs.WITH_BODIES] else 3
 
 
-@dataclass(frozen=True)
-class EnqueueResult:
+class EnqueueResult(NamedTuple):
     valkey_epoch: int  # when the queue's state in Valkey was created
     cold_epoch: int
     now_ms: float
@@ -532,7 +531,7 @@ def _parse_state(answer: bytes | None) -> JobState | None:
 def encode_body(job_id: str, job: NewJob | JobRow) -> bytes:
     """Return the immutable part of a job: tab-separated header, newline, payload. Names contain no control
     characters, so the separators are unambiguous."""
-    return "\t".join((job_id, job.task, job.flow, job.flow_type)).encode() + b"\n" + job.payload
+    return f"{job_id}\t{job.task}\t{job.flow}\t{job.flow_type}\n".encode() + job.payload
 
 
 def split_body(body: bytes) -> tuple[list[str], bytes]:

@@ -19,23 +19,23 @@ local function emit_event(queue, op_count, seq, maxlen, enabled)
     odometer = format_int(redis.call('HINCRBY', queue_key(queue.E, queue.Q), 'o:' .. op_count.op, op_count.n))
   end
   if not enabled then return end
-  local env = queue.environment
-  queue.seq, queue.op, queue.n, queue.odometer = format_int(seq), op_count.op, op_count.n, odometer
-  queue.env_depth, queue.env_running, queue.env_limit = env.depth, env.running, env.limit
-  local cold, oldest = queue.cold, queue.oldest
-  if cold and cold.oldest and not (oldest and oldest < cold.oldest) then oldest = cold.oldest end
-  queue.depth, queue.scheduled, queue.cold_depth, queue.cold_bytes = queue.ready, queue.warm_scheduled, 0, 0
-  queue.bytes = queue.bytes or format_int(queue.warm_bytes)
+  local env, cold, oldest = queue.environment, queue.cold, queue.oldest
+  local depth, scheduled, bytes, cold_depth, cold_bytes = queue.ready, queue.warm_scheduled, queue.bytes, 0, 0
   if cold then
-    queue.depth, queue.scheduled = format_int(queue.ready + cold.depth),
-      format_int(queue.warm_scheduled + cold.scheduled)
-    queue.bytes, queue.cold_depth = format_int(queue.warm_bytes + cold.bytes), format_int(cold.depth)
-    queue.cold_bytes = format_int(cold.bytes)
+    if cold.oldest and not (oldest and oldest < cold.oldest) then oldest = cold.oldest end
+    depth, scheduled = format_int(depth + cold.depth), format_int(scheduled + cold.scheduled)
+    bytes, cold_depth = format_int(queue.warm_bytes + cold.bytes), format_int(cold.depth)
+    cold_bytes = format_int(cold.bytes)
   end
-  queue.oldest_ms = oldest and format_int(oldest)
-  queue.waits, queue.runs = table.concat(op_count.waits, ','), table.concat(op_count.runs, ',')
-  queue.odometers = op_count.op == 'resync' and read_odometers(queue) or nil
-  redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', pack_event(queue))
+  -- A table of its own: more fields in `queue` would make Lua allocate that again.
+  local packed = pack_event({ seq = format_int(seq), org = queue.org, project = queue.project, env = queue.env,
+    queue = queue.queue, op = op_count.op, n = op_count.n, odometer = odometer, epoch = queue.epoch, depth = depth,
+    scheduled = scheduled, running = queue.running, limit = queue.limit, env_depth = env.depth,
+    env_running = env.running, env_limit = env.limit, oldest_ms = oldest and format_int(oldest),
+    bytes = bytes or format_int(queue.warm_bytes), cold_depth = cold_depth, cold_bytes = cold_bytes,
+    waits = table.concat(op_count.waits, ','), runs = table.concat(op_count.runs, ','),
+    odometers = op_count.op == 'resync' and read_odometers(queue) or nil })
+  redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', packed)
 end
 
 -- Emit the events of the loaded queues, one per queue and operation, and write the counters of the shard. A queue with

@@ -35,8 +35,7 @@ local function load_queue(E, Q)
   local name = E .. ':' .. Q
   local queue = queues[name]
   if not queue then
-    -- Fields that are columns of events have the names of these: pack_event reads them. `in_flight` lists the jobs that
-    -- the script is adding or leasing, for failure.lua.
+    -- `in_flight` lists the jobs that the script is adding or leasing, for failure.lua.
     local v = redis.call('HMGET', queue_key(E, Q), 'epoch', 'ready', 'warm_scheduled', 'running', 'warm_bytes',
       'limit', 'paused', 'closed', 'levels', 'org', 'project', 'env', 'queue', 'oldest', 'indexed', 'cold', 'caps',
       'known_detail', 'dead_bytes')
