@@ -277,13 +277,14 @@ class WorkerCore:
         return self._options.concurrency + self._count_ahead() - len(self._prefetched) - len(self._running)
 
     def _select_sources(self) -> list[SourceState]:
-        """Return the sources to dequeue from; none if no source may have jobs. If one may, the others are included,
-        since a busy worker does not wait for them; but not those that were just empty, because they would reduce the
-        number of jobs requested from the others."""
-        now = time.monotonic()
+        """Return the sources to dequeue from; none if no source may have jobs. If one may and the worker runs jobs, the
+        others are included, since it does not wait for them; but not those that were just empty, because they would
+        reduce the number of jobs requested from the others."""
         ready = [state for state in self._states if state.can_dequeue]
-        if not any(state.may_have_jobs for state in ready):
-            return []
+        with_jobs = [state for state in ready if state.may_have_jobs]
+        if not with_jobs or not self._running:
+            return with_jobs
+        now = time.monotonic()
         return [state for state in ready if state.may_have_jobs or state.empty_until <= now]
 
     def _update_waits(self) -> None:

@@ -14,7 +14,7 @@ from headrace.queue.client import Client
 from headrace.queue.scripts import LeasedJobs, LeaseState, Stubs
 from headrace.queue.worker_metrics import DEFER, LOST
 from headrace.valkey.connect import Valkey
-from headrace.valkey.scripts import ScriptCall, run, run_async
+from headrace.valkey.scripts import ScriptCall, run
 from headrace.worker.options import WorkerOptions
 from headrace.worker.results import Deferral
 
@@ -135,4 +135,4 @@ class QueueShard:
         self._verifies_server = True
 
     async def _run(self, call: ScriptCall[T]) -> T:
-        return await run_async(self._client.get_shard_client(self._number), call)
+        return await self._client.run_on_shard(self._number, call)
