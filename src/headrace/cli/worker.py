@@ -241,4 +241,5 @@ def _build_worker_options(
         retry_max_s=settings.queue.retry_max,
         max_hung_threads=settings.worker.max_hung_threads,
         process_memory=settings.worker.process_memory,
+        unknown_for_s=settings.worker.unknown_for,
     )

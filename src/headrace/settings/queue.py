@@ -126,8 +126,13 @@ class WorkerSettings:
     grace: Seconds = setting(30.0, "How long a stopping worker waits for running jobs to finish.", duration("0s", "1d"))
     poll: Seconds = setting(
         5.0,
-        "How long an idle worker waits to be woken before it looks for jobs by itself (for streams at most 0.2 s).",
+        "How long an idle worker waits to be woken before it looks for jobs by itself.",
         duration("1ms", "1m"),
+    )
+    unknown_for: Seconds = setting(
+        3600.0,
+        "How long a job whose task no worker has is deferred before it is buried.",
+        duration("1s", "30d"),
     )
     heartbeat: Seconds = setting(
         5.0,
