@@ -111,7 +111,11 @@ def test_children_end_with_a_killed_parent(valkey_url: str, tmp_path: Path) -> N
 
 
 def test_an_exit_code_that_no_restart_fixes_ends_all(valkey_url: str, tmp_path: Path) -> None:
-    process = start(tmp_path, valkey_url, "--processes", "2", "--max-memory", "1MiB")
+    """The application can be imported once, by the parent, and not by its children."""
+    app = tmp_path / "app.py"
+    app.write_text("import os\nfrom headrace import Tasks\ntasks = Tasks()\nos.remove(__file__)\n")
+    env = {"REDIS_URL": valkey_url, "LOG_FORMAT": "json"}
+    process = Process(tmp_path, env, "worker", "app:tasks", "--processes", "2", port=None)
     assert process.child.wait(START_S) == 2
     assert "which a restart cannot fix" in process.read_log()
 

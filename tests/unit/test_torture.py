@@ -68,7 +68,11 @@ def test_all_processes_are_stopped_before_the_first_is_killed(
 ) -> None:
     """A process that sees the end of its child would exit with a code of its own, or start another child."""
     sent: list[tuple[int, int]] = []
-    monkeypatch.setattr(torture, "send", lambda process, number: sent.append((process.pid, number)))
+
+    def record(process: psutil.Process, number: int) -> None:
+        sent.append((process.pid, number))
+
+    monkeypatch.setattr(torture, "send", record)
     children.append(start(TWO_CHILDREN, "this run"))
     of_top = psutil.Process(children[0].pid)
     wait_until(lambda: len(of_top.children()) == 2, "two grandchildren run")
