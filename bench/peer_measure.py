@@ -250,7 +250,7 @@ class ContenderBench:
     def _measure_idle(self, seconds: float, known: Collection[int]) -> float:
         """Return the commands per second of all connections except the known ones and this one.
 
-        The server counts a call of a script as one command. Connections that are closed count until they were last
+        The server also counts the commands that scripts call. Connections that are closed count until they were last
         seen.
         """
         own = self.bench.redis.client_id()
