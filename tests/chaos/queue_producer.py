@@ -1,7 +1,7 @@
 """A producer of concurrent enqueues: python -m tests.chaos.queue_producer NAME KIND URL FOLDER
 
-KIND is `awaits` (asyncio tasks) or `threads`. Each batch is sent by concurrent calls of one client. A call that fails is
-repeated under the same id until it is acknowledged; so are those of a batch that an earlier process of the same name
+KIND is `awaits` (asyncio tasks) or `threads`. Each batch is sent by concurrent calls of one client. A call that fails
+is repeated under the same id until it is acknowledged; so are those of a batch that an earlier process of the same name
 left unfinished. Ends after the current batch on SIGTERM.
 """
 

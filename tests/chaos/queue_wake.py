@@ -15,11 +15,12 @@ from headrace.model.names import QueueRef
 from headrace.queue.client import SyncClient
 from headrace.valkey.connect import Valkey, connect
 from tests.chaos.children import kill, stop_all
-from tests.chaos.queue_processes import WORKER, start_process, started_valkey
+from tests.chaos.queue_processes import READY_S, WORKER, start_process, started_valkey
 from tests.chaos.queue_tasks import EXECUTIONS, notes_url
 
 REFS = tuple(QueueRef("org", "wakes", env, "mail") for env in ("one", "two", "three"))  # in both shards
 JOBS = 3  # of a call
+MAX_VICTIMS = 1000
 MAX_CALLS = 1000  # until the worker that is to be killed is woken
 LIMIT_S = 45.0  # until the jobs must have started; shorter than the wait of idle workers
 POLL_S = 0.02
@@ -27,7 +28,7 @@ POLL_S = 0.02
 
 @dataclass(frozen=True)
 class WakeReport:
-    wake_kills: int
+    wake_kills: int  # of workers that had been woken for jobs that no worker had started
     wake_longest_s: float  # from a kill until the jobs had run
     wake_unstarted: int  # jobs that no other worker started in time
 
@@ -41,13 +42,19 @@ def run_wake_faults(folder: Path, kills: int) -> WakeReport:
     with started_valkey(folder) as server, SyncClient(server.url) as client, connect(notes_url(server.url)) as notes:
         env = {"REDIS_URL": server.url, "WORKER_POLL": "60s", "WORKER_HEARTBEAT": "500ms", "QUEUE_LEASE": "10s"}
         rescuer = start_process("rescuer", folder, env, *WORKER)
-        longest_s, unstarted = 0.0, 0
+        made, longest_s, unstarted = 0, 0.0, 0
         try:
-            for number in range(kills):
+            # A worker that starts looks for jobs in any case, so the one that remains must be waiting.
+            if wait_until_run(notes, enqueue(client, "first", 0), READY_S):
+                raise RuntimeError(f"The worker did not start. {rescuer.describe_log()}")
+            for number in range(MAX_VICTIMS):
+                if made == kills:
+                    break
                 file = folder / f"woken-{number}"
                 victim = start_process(f"victim-{number}", folder, env, "tests.chaos.queue_wake_worker", str(file))
                 try:
-                    jobs = enqueue_until_woken(client, notes, number, file)
+                    jobs = enqueue_until_woken(client, notes, f"{number}", file)
+                    made += len(list_missing(notes, jobs)) == len(jobs)  # else it was woken in vain
                 finally:
                     kill(victim)
                 began = time.monotonic()
@@ -56,17 +63,22 @@ def run_wake_faults(folder: Path, kills: int) -> WakeReport:
                 unstarted += len(missing)
         finally:
             stop_all([rescuer])
-        return WakeReport(kills, round(longest_s, 1), unstarted)
+        return WakeReport(made, round(longest_s, 1), unstarted)
 
 
-def enqueue_until_woken(client: SyncClient, notes: Valkey, number: int, file: Path) -> list[str]:
+def enqueue(client: SyncClient, name: str, call: int) -> list[str]:
+    """Enqueue the jobs of one call, and return their names in the notes."""
+    ref = REFS[call % len(REFS)]
+    ids = [f"{name}-{call}-{job}" for job in range(JOBS)]
+    client.enqueue_many(ref, [NewJob("note", b"", id=job_id) for job_id in ids])
+    return [f"{ref}:{job_id}" for job_id in ids]
+
+
+def enqueue_until_woken(client: SyncClient, notes: Valkey, name: str, file: Path) -> list[str]:
     """Enqueue jobs, one call after the other, until the enqueue of one has woken the worker that creates `file`. Return
     the jobs of that call. The server wakes the worker that has waited longest, so the workers take turns."""
     for call in range(MAX_CALLS):
-        ref = REFS[call % len(REFS)]
-        ids = [f"{number}-{call}-{job}" for job in range(JOBS)]
-        client.enqueue_many(ref, [NewJob("note", b"", id=job_id) for job_id in ids])
-        jobs = [f"{ref}:{job_id}" for job_id in ids]
+        jobs = enqueue(client, name, call)
         until = time.monotonic() + LIMIT_S
         while time.monotonic() < until:
             if file.exists():
