@@ -23,3 +23,15 @@ def write_pid(job: LeasedJob) -> None:
 def fail(job: LeasedJob) -> None:
     logging.getLogger("app").warning("about to fail")
     raise ValueError("no such address")
+
+
+@tasks.task(pool="process")
+def log_in_child(job: LeasedJob) -> None:
+    """Log lines of two levels in a child process."""
+    logging.getLogger("app").debug("hidden in %d", os.getpid())
+    logging.getLogger("app").info("shown in %d", os.getpid())
+
+
+@tasks.task(pool="process")
+async def log_in_child_async(job: LeasedJob) -> None:
+    log_in_child(job)

@@ -27,7 +27,7 @@ import psutil
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tools.pauses import MARK, Pauses, find_processes, read_mark  # noqa: E402
+from tools.pauses import MARK, Pauses, find_processes, read_mark, send  # noqa: E402
 
 TEST_TIMEOUT_S = 1800  # several times the duration of a test beside the hogs
 END_S = 120.0  # time for pytest to stop its servers after SIGINT
@@ -79,16 +79,27 @@ def run_once(seed: int, hog_count: int, args: Sequence[str]) -> list[str]:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill every process of a run that is still there: servers outlive tests that were interrupted."""
+    """Kill every process of a run that is still there: servers outlive tests that were interrupted. All are stopped
+    first: a process whose child is killed could otherwise exit normally, or start another child."""
+    stopped: set[psutil.Process] = set()
+    while found := find_marked(mark) - stopped:
+        for process in found:
+            send(process, signal.SIGSTOP)
+        stopped |= found
+    for process in stopped:
+        send(process, signal.SIGKILL)
+
+
+def find_marked(mark: str) -> set[psutil.Process]:
+    """Return the processes with a mark and their descendants, also those without it: Valkey overwrites its
+    environment."""
     found: set[psutil.Process] = set()
     for pid in psutil.pids():
         with suppress(psutil.NoSuchProcess):
             if read_mark(pid) == mark:
                 process = psutil.Process(pid)
-                found |= {process, *process.children(recursive=True)}  # Valkey overwrites its environment
-    for process in found:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+                found |= {process, *process.children(recursive=True)}
+    return found
 
 
 def read_failed(cache: Path, code: int) -> list[str]:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import cast
 
 from headrace.embedded.process import GuardedProcess
-from headrace.embedded.valkey import EmbeddedValkey
 from headrace.errors import QueueFull
 from headrace.model.job import NewJob
 from headrace.model.names import EnvRef, QueueRef
@@ -24,11 +21,13 @@ from headrace.queue.client import SyncClient
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import Valkey, connect
 from tests.chaos.children import kill, stop_all
+from tests.chaos.queue_batches import run_batch_faults
+from tests.chaos.queue_hangs import run_hang_faults
+from tests.chaos.queue_processes import WORKER, start_process, started_valkey
 from tests.chaos.queue_tasks import EXECUTIONS, notes_url
+from tests.chaos.queue_wake import run_wake_faults
 from tests.model.fold import Fold, differences, read_envs, read_events
 
-ROOT = Path(__file__).parents[2]
-READY_S = 180.0
 POLL_S = 0.05
 BATCH = 1000
 MAX_ATTEMPTS = 1000  # a kill costs an attempt, and no job may be buried for that
@@ -70,13 +69,11 @@ class Workers:
     """Worker processes, the oldest of which is killed now and then."""
 
     def __init__(self, count: int, url: str, folder: Path) -> None:
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         self._env = {
-            "PYTHONPATH": path,
-            "HEADRACE_REDIS_URL": url,
-            "HEADRACE_QUEUE_LEASE": "2s",
-            "HEADRACE_WORKER_HEARTBEAT": "500ms",
-            "HEADRACE_WORKER_POLL": "50ms",
+            "REDIS_URL": url,
+            "QUEUE_LEASE": "2s",
+            "WORKER_HEARTBEAT": "500ms",
+            "WORKER_POLL": "50ms",
         }
         self._folder = folder
         self._started = 0
@@ -85,11 +82,7 @@ class Workers:
 
     def _start(self) -> GuardedProcess:
         self._started += 1
-        name = f"worker-{self._started}"
-        command = [sys.executable, "-m", "headrace", "worker", "tests.chaos.queue_tasks:tasks"]
-        child = GuardedProcess(name, command, log_file=self._folder / f"{name}.log", env=self._env)
-        child.start()
-        return child
+        return start_process(f"worker-{self._started}", self._folder, self._env, *WORKER)
 
     def kill_oldest(self) -> None:
         kill(self._children.pop(0))
@@ -126,9 +119,9 @@ def run_chaos(
     give_up_s: float = 1800.0,
 ) -> Report:
     began = time.monotonic()
-    with started_valkey(folder) as url, SyncClient(url) as client:
+    with started_valkey(folder) as server, SyncClient(server.url) as client:
         accepted = open_queues(client)
-        crew = Workers(workers, url, folder)
+        crew = Workers(workers, server.url, folder)
         killer = Killer(crew, kill_every_s, most_kills, began + kill_every_s)
         try:
             batches = list(split(jobs))
@@ -142,18 +135,7 @@ def run_chaos(
                 killer.turn(done(client.redis))
         finally:
             crew.stop()
-        return judge(client.redis, url, accepted, crew.kills, time.monotonic() - began)
-
-
-@contextmanager
-def started_valkey(folder: Path) -> Generator[str]:
-    server = EmbeddedValkey(folder / "valkey", folder)
-    server.start()
-    try:
-        server.wait_ready(READY_S)
-        yield server.url
-    finally:
-        server.stop()
+        return judge(client.redis, server.url, accepted, crew.kills, time.monotonic() - began)
 
 
 def open_queues(client: SyncClient) -> int:
@@ -232,8 +214,20 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one line of JSON (the default, and all there is)")
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--wake-kills", type=int, default=20, help="workers killed between wake and dequeue")
+    parser.add_argument("--batch-kills", type=int, default=20, help="kills of the server and of producers, each")
+    parser.add_argument("--hang-rounds", type=int, default=10, help="stops of workers whose tasks hang")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="headrace-chaos-") as folder:
-        report = run_chaos(given.jobs, given.workers, Path(folder))
-    print(json.dumps(asdict(report)))
-    sys.exit(0 if report.holds else 1)
+    with tempfile.TemporaryDirectory(prefix="headrace-chaos-") as name:
+        folder = Path(name)
+        reports = (
+            run_chaos(given.jobs, given.workers, folder),
+            run_wake_faults(folder / "wake", given.wake_kills),
+            run_batch_faults(folder / "batches", given.batch_kills),
+            run_hang_faults(folder / "hangs", given.hang_rounds),
+        )
+    merged: dict[str, object] = {}
+    for report in reports:
+        merged |= asdict(report)
+    print(json.dumps(merged))
+    sys.exit(0 if all(report.holds for report in reports) else 1)

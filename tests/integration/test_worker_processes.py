@@ -28,8 +28,8 @@ def pids(tmp_path: Path) -> Callable[[], list[int]]:
     return lambda: [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
-def start(folder: Path, url: str, *options: str) -> Process:
-    env = {"REDIS_URL": url, "LOG_FORMAT": "json", "WORKER_GRACE": "60s"}
+def start(folder: Path, url: str, *options: str, log_format: str = "json") -> Process:
+    env = {"REDIS_URL": url, "LOG_FORMAT": log_format, "WORKER_GRACE": "60s"}
     return Process(folder, env, "worker", "tests.pid_tasks:tasks", "--concurrency", "1", *options, port=None)
 
 
@@ -111,7 +111,11 @@ def test_children_end_with_a_killed_parent(valkey_url: str, tmp_path: Path) -> N
 
 
 def test_an_exit_code_that_no_restart_fixes_ends_all(valkey_url: str, tmp_path: Path) -> None:
-    process = start(tmp_path, valkey_url, "--processes", "2", "--max-memory", "1MiB")
+    """The application can be imported once, by the parent, and not by its children."""
+    app = tmp_path / "app.py"
+    app.write_text("import os\nfrom headrace import Tasks\ntasks = Tasks()\nos.remove(__file__)\n")
+    env = {"REDIS_URL": valkey_url, "LOG_FORMAT": "json"}
+    process = Process(tmp_path, env, "worker", "app:tasks", "--processes", "2", port=None)
     assert process.child.wait(START_S) == 2
     assert "which a restart cannot fix" in process.read_log()
 
@@ -128,5 +132,31 @@ def test_the_log_names_failed_jobs_and_the_job_of_each_line(valkey_url: str, tmp
     assert f"job {own['job_id']} failed (task fail, queue emails, attempt 1 of 5); retry in" in failed["message"]
     assert failed["message"].endswith("ValueError: no such address")
     begin = next(line for line in lines if line.get("action") == "worker_started")
-    assert "tasks: fail, write_pid" in begin["message"]
+    assert "tasks: fail, log_in_child, log_in_child_async, write_pid" in begin["message"]
     assert "job_id" not in begin
+
+
+def test_lines_of_child_processes_name_their_job(valkey_url: str, tmp_path: Path) -> None:
+    """Two jobs run in the same child: a line names the job that runs, not the one before."""
+    with start(tmp_path, valkey_url) as process:
+        enqueue(valkey_url, tmp_path, 1, "log_in_child")
+        enqueue(valkey_url, tmp_path, 1, "log_in_child_async")
+        wait_until(lambda: process.read_log().count("shown in") == 2, "both jobs have logged", START_S)
+    lines = [json.loads(line) for line in process.read_log().splitlines() if line.startswith("{")]
+    own = {line["task"]: line for line in lines if line["message"].startswith("shown in")}
+    assert own.keys() == {"log_in_child", "log_in_child_async"}
+    assert len({line["job_id"] for line in own.values()}) == 2
+    for line in own.values():
+        assert (line["org"], line["project"], line["env"], line["queue"]) == ("acme", "shop", "prod", "emails")
+        assert (line["attempt"], line["level"], line["logger"]) == (1, "info", "app")
+        assert line["message"] != f"shown in {process.child.pid}"
+    assert "hidden in" not in process.read_log()
+
+
+def test_lines_of_child_processes_have_the_text_form_of_the_parent(valkey_url: str, tmp_path: Path) -> None:
+    with start(tmp_path, valkey_url, log_format="text") as process:
+        enqueue(valkey_url, tmp_path, 1, "log_in_child")
+        wait_until(lambda: "shown in" in process.read_log(), "the job has logged", START_S)
+    [line] = [line for line in process.read_log().splitlines() if "shown in" in line]
+    assert " INFO app: shown in " in line
+    assert "task=log_in_child queue=emails org=acme project=shop env=prod attempt=1]" in line

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tools import pauses
+from tools import pauses, torture
 from tools.pauses import MARK, Pauses, find_processes
 from tools.torture import build_command, kill_marked, parse_args, read_failed
 
@@ -61,6 +61,28 @@ def test_what_a_run_leaves_behind_is_killed(children: list[subprocess.Popen[byte
     assert children[0].wait(60) == -signal.SIGKILL
     assert psutil.wait_procs(grandchildren, 60)[1] == []
     assert children[1].poll() is None
+
+
+def test_all_processes_are_stopped_before_the_first_is_killed(
+    children: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that sees the end of its child would exit with a code of its own, or start another child."""
+    sent: list[tuple[int, int]] = []
+
+    def record(process: psutil.Process, number: int) -> None:
+        sent.append((process.pid, number))
+
+    monkeypatch.setattr(torture, "send", record)
+    children.append(start(TWO_CHILDREN, "this run"))
+    of_top = psutil.Process(children[0].pid)
+    wait_until(lambda: len(of_top.children()) == 2, "two grandchildren run")
+    family = [of_top, *of_top.children()]
+    kill_marked("this run")
+    pids = {process.pid for process in family}
+    assert sorted(sent[:3]) == sorted((pid, signal.SIGSTOP) for pid in pids)
+    assert sorted(sent[3:]) == sorted((pid, signal.SIGKILL) for pid in pids)
+    for process in family:
+        process.kill()
 
 
 @pytest.mark.parametrize(("args", "workers"), [([], 1), (["--slow"], 1), (["tests/unit"], 0)])

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -22,9 +24,16 @@ from headrace.cli.maintenance import run_maintenance
 from headrace.cli.metrics_server import metrics_port_option, serve_metrics
 from headrace.cli.queue_client import build_mover_options, build_queue_options, open_optional_tiers
 from headrace.cli.signals import install_async_stop_event, install_signal_event, install_stop_event
+from headrace.cli.source_watcher import SourceWatcher
 from headrace.cli.streams import build_stream_codec, resolve_streams_url
 from headrace.cli.version import find_version
-from headrace.cli.worker_processes import EXIT_RESTART, WorkerProcesses, build_child_command, stop_with_parent
+from headrace.cli.worker_processes import (
+    EXIT_RESTART,
+    WorkerProcesses,
+    build_child_command,
+    is_supervised,
+    stop_with_parent,
+)
 from headrace.cold.mover import Mover
 from headrace.cold.settings import SettingsRestorer
 from headrace.kinds import size
@@ -59,6 +68,19 @@ MEMORY = size("16MiB", "1TiB")
     help="Number of worker processes, each with its own concurrency. Those that end are restarted; SIGHUP restarts "
     "them one after the other. Metrics ports are consecutive.",
 )
+@click.option(
+    "--reload",
+    is_flag=True,
+    help="For development: restart the worker when a Python file changes. Running jobs have worker.grace to finish.",
+)
+@click.option(
+    "--reload-dir",
+    "reload_folders",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    multiple=True,
+    metavar="DIRECTORY",
+    help="Watch the Python files below this directory (default: the working directory). Repeatable.",
+)
 @click.option("--max-jobs", type=click.IntRange(1), metavar="N", help="Restart a process after this many jobs.")
 @click.option(
     "--max-memory",
@@ -78,6 +100,8 @@ def worker(
     app: str,
     concurrency: int | None,
     processes: int,
+    reload: bool,
+    reload_folders: tuple[Path, ...],
     max_jobs: int | None,
     max_memory: str | None,
     queues: tuple[str, ...],
@@ -98,15 +122,19 @@ def worker(
         raise click.UsageError("Use --queue or --stream, not both: a worker serves either queues or streams.")
     if group and not streams:
         raise click.UsageError("--group needs --stream.")
+    if reload_folders and not reload:
+        raise click.UsageError("--reload-dir needs --reload.")
+    memory = None if max_memory is None else parse_option(MEMORY, max_memory, "--max-memory")
+    port = settings.worker.metrics_port if metrics_port is None else metrics_port
+    if reload and not is_supervised():
+        # The tasks are imported by the children only: this process must survive what it cannot import.
+        _supervise(settings, processes, port, watch_sources(reload_folders or (Path(),)))
     tasks = load_tasks(app)
     slots = concurrency or settings.worker.concurrency
     log_start(settings, tasks, slots, processes, queues or streams)
     if processes > 1:
-        port = settings.worker.metrics_port if metrics_port is None else metrics_port
-        children = WorkerProcesses(processes, lambda n: build_child_command(n, port), settings.worker.grace)
-        sys.exit(children.run_forever(install_stop_event(), install_signal_event(signal.SIGHUP)))
+        _supervise(settings, processes, port, None)
     stop_with_parent()
-    memory = None if max_memory is None else parse_option(MEMORY, max_memory, "--max-memory")
     limits = {"max_jobs": max_jobs, "max_memory": memory}
     tally = WorkerMetrics(tasks.names(), settings.worker.metrics_queues)
     if not streams:
@@ -125,6 +153,22 @@ def worker(
             "exiting with code %d to be restarted: %s", EXIT_RESTART, reason, extra={"action": "worker_recycled"}
         )
         sys.exit(EXIT_RESTART)
+
+
+def _supervise(settings: Settings, processes: int, port: int | None, sources: SourceWatcher | None) -> NoReturn:
+    """Run worker processes until a signal arrives, then exit."""
+    children = WorkerProcesses(processes, lambda n: build_child_command(n, port), settings.worker.grace, sources)
+    sys.exit(children.run_forever(install_stop_event(), install_signal_event(signal.SIGHUP)))
+
+
+def watch_sources(folders: Sequence[Path]) -> SourceWatcher:
+    sources = SourceWatcher(folders)
+    log.info(
+        "watching %d Python files in %s",
+        *(sources.count, ", ".join(str(folder.absolute()) for folder in folders)),
+        extra={"action": "worker_watches"},
+    )
+    return sources
 
 
 @contextmanager

@@ -21,10 +21,13 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from typing import Any
 
 from headrace.model.job import LeasedJob
+from headrace.queue.job_context import running_job
 from headrace.queue.tasks import Bury, Handler
 from headrace.worker.handlers import HandlerName, load_handler
 from headrace.worker.memory import MemoryLimit
@@ -41,6 +44,7 @@ class ChildOptions:
     memory_bytes: int | None
     log_level: int
     log_formatter: logging.Formatter | None  # None: the default of Python's logging
+    log_filters: Sequence[Any]  # as `logging.Handler.addFilter` accepts them
 
 
 @dataclass(frozen=True)
@@ -117,10 +121,14 @@ class JobRunner:
 
 
 def run_handler(handler: Handler, job: LeasedJob) -> None:
-    """Run a task function; if it is async, in an event loop of its own."""
-    result = handler(job)
-    if inspect.iscoroutine(result):
-        asyncio.run(result)
+    """Run a task function; if it is async, in an event loop of its own. `running_job` is set meanwhile."""
+    token = running_job.set(job)
+    try:
+        result = handler(job)
+        if inspect.iscoroutine(result):
+            asyncio.run(result)
+    finally:
+        running_job.reset(token)
 
 
 def describe_error(error: BaseException) -> TaskErrorReport:
@@ -134,9 +142,11 @@ def describe_error(error: BaseException) -> TaskErrorReport:
 
 
 def configure_logs(options: ChildOptions) -> None:
-    """Write logs to standard error, with the level and format of the parent."""
+    """Write logs to standard error, with the level, format and filters of the parent."""
     handler = logging.StreamHandler()
     handler.setFormatter(options.log_formatter)
+    for each in options.log_filters:
+        handler.addFilter(each)
     logging.basicConfig(level=options.log_level, handlers=[handler], force=True)
 
 

@@ -161,9 +161,8 @@ class ProcessPool:
         return idle
 
     def _start(self) -> TaskProcess:
-        level = logging.getLogger().getEffectiveLevel()
         try:
-            return TaskProcess(ChildOptions(self._memory_bytes, level, _find_log_formatter()))
+            return TaskProcess(_build_child_options(self._memory_bytes))
         except (OSError, EOFError) as error:
             raise TaskFailedInProcess(f"Could not start a process for the task: {error!r}") from error
 
@@ -256,11 +255,19 @@ def _describe_death(handler: HandlerName, exit_code: int, is_started: bool) -> T
     return TaskProcessDied(message, exit_code=exit_code)
 
 
-def _find_log_formatter() -> logging.Formatter | None:
-    """Return the formatter of the first handler of the root logger; None if it cannot be sent to a child process."""
-    formatter = next((handler.formatter for handler in logging.getLogger().handlers), None)
+def _build_child_options(memory_bytes: int | None) -> ChildOptions:
+    """Return the options of a child process, which logs like the first handler of the root logger."""
+    root = logging.getLogger()
+    handler = next(iter(root.handlers), None)
+    formatter = handler.formatter if handler is not None and _is_picklable(handler.formatter) else None
+    filters = [each for each in (() if handler is None else handler.filters) if _is_picklable(each)]
+    return ChildOptions(memory_bytes, root.getEffectiveLevel(), formatter, filters)
+
+
+def _is_picklable(value: object) -> bool:
+    """Return True if a value can be sent to a child process."""
     try:
-        pickle.dumps(formatter)
+        pickle.dumps(value)
     except Exception:
-        return None
-    return formatter
+        return False
+    return True
