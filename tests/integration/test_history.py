@@ -29,7 +29,7 @@ from headrace.pipeline.job import open_pipeline
 from headrace.pipeline.options import IN_ORDER, PipelineOptions
 from headrace.queue import keys
 from headrace.queue.client import SyncClient
-from headrace.queue.scripts import Stubs
+from headrace.queue.scripts import Deferral, Stubs
 from headrace.spool.options import SpoolOptions
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
@@ -118,6 +118,7 @@ def work(valkey: Valkey, url: str, idle: QueueRef, busy: QueueRef) -> None:
     client.limits(busy, 40)
     client.enqueue_many(busy, [NewJob("t", b"y", delay_ms=3_600_000) for _ in range(3)])
     finish(valkey, busy, take(valkey, busy, 30))
+    run(valkey, STUBS.defer(busy.environment.shard(2), [Deferral(job, 0, 0) for job in take(valkey, busy, 4)]))
     begun = time.time() // 5
     wait_until(lambda: time.time() // 5 > begun, "the next bucket")
     while leased := take(valkey, busy, 7):
@@ -227,6 +228,7 @@ def expected_points(events: Sequence[Event], starts_ms: Sequence[int], asked_ms:
                     "released": count[Op.RELEASE],
                     "redriven": count[Op.REDRIVE],
                     "cancelled": count[Op.CANCEL],
+                    "deferred": count[Op.DEFER],
                 },
             }
         )

@@ -18,7 +18,7 @@ from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.maintenance import Maintenance
 from headrace.queue.quotas import pack_quotas
-from headrace.queue.scripts import SCRIPTS, ColdCounters, ColdRow, DeadFilter, Stubs
+from headrace.queue.scripts import SCRIPTS, ColdCounters, ColdRow, DeadFilter, Deferral, Stubs
 from headrace.queue.state import read_states
 from headrace.valkey.connect import ScriptError, Valkey, translate_errors
 from headrace.valkey.scripts import ScriptCall, run
@@ -236,6 +236,15 @@ def let_go(world: World, answer: Any) -> None:
         del world.held[held.id]
 
 
+def defer(world: World, delay_ms: int) -> ScriptCall[Any]:
+    return STUBS.defer(0, [Deferral(held, delay_ms, delay_ms, "no", HOUR_MS, "task") for held in some_held(world)])
+
+
+def defer_long_ago(world: World) -> None:
+    for held in some_held(world):
+        world.valkey.hset(keys.job(0, held.queue.environment, held.id), "deferred_since", PAST)
+
+
 def age(world: World) -> None:
     world.end_leases(*(held.id for held in some_held(world)))
     world.make_due(X, "due")
@@ -332,6 +341,15 @@ SCENARIOS = {
     ),
     "bury": Scenario("bury", lambda world: STUBS.bury(0, [(held, "no") for held in some_held(world)]), let_go),
     "requeue": Scenario("requeue", lambda world: STUBS.requeue(0, some_held(world)), let_go),
+    "defer": Scenario("defer", lambda world: defer(world, 0), let_go),
+    "defer with a delay": Scenario("defer", lambda world: defer(world, HOUR_MS), let_go),
+    "defer for too long": Scenario("defer", lambda world: defer(world, HOUR_MS), let_go, arrange=defer_long_ago),
+    "nack deferred jobs": Scenario(
+        "nack",
+        lambda world: STUBS.nack(0, [(held, 0, "no") for held in some_held(world)]),
+        let_go,
+        arrange=defer_long_ago,
+    ),
     "maintain": Scenario("maintain", lambda world: STUBS.maintain(0, "me", 1, 100, 0), arrange=age),
     "maintain indexes": Scenario("maintain", lambda world: STUBS.maintain(0, "me", 1, 100, 0), arrange=lose_entries),
     "reclaim": Scenario("reclaim", lambda world: STUBS.reclaim(0, 100), arrange=age),

@@ -25,9 +25,9 @@ from headrace.streams.broker import Broker, BrokerOptions
 from headrace.streams.dead_letters import count_dead, read_dead_letters, redrive
 from headrace.streams.depth import read_depth
 from headrace.streams.keys import GroupKeys
-from headrace.streams.scripts import FIRST_ID, RETRY_CONSUMER, GroupStubs, LeasedEntry
+from headrace.streams.scripts import FIRST_ID, RETRY_CONSUMER, EntryDeferral, GroupStubs, LeasedEntry
 from headrace.valkey.connect import Valkey, connect, connect_async
-from headrace.valkey.scripts import run
+from headrace.valkey.scripts import ScriptCall, run
 from headrace.valkey.stream_groups import list_consumers
 from headrace.worker import core
 from headrace.worker import reconnect as patience
@@ -696,3 +696,42 @@ def test_a_worker_with_results_waits_for_an_unavailable_server_during_its_grace_
         asyncio.run(work_until(server.url, tasks, finished, replace(FAST, grace_s=0.5)))
     finally:
         server.stop()
+
+
+def test_an_entry_that_cannot_run_now_is_deferred_and_buried_after_the_bound(group: Valkey) -> None:
+    publish(group, NewJob("gone", b"x"))
+    deferred = KEYS.list_all()[5]
+    stubs = ALICE
+    [held] = run(group, stubs.dequeue(1)).entries
+    assert run(group, stubs.defer([EntryDeferral(held, 60_000, 60_000, "no task", 3_600_000)])) == [1]
+    assert run(group, stubs.defer([EntryDeferral(held, 0, 0)])) == [EntryDeferral.LOST]
+    assert run(group, stubs.dequeue(1)).entries == []  # not due yet
+    group.zadd(KEYS.list_all()[1], {held.id: 0})
+    [again] = run(group, stubs.dequeue(1)).entries
+    assert again.delivery == 1  # the attempt did not count
+    since = group.zscore(deferred, held.id)
+    assert since is not None
+    group.zadd(deferred, {held.id: since - 3_600_000})
+    assert run(group, stubs.defer([EntryDeferral(again, 0, 0, "no task", 3_600_000)])) == [EntryDeferral.BURIED]
+    [(_, fields)] = cast("list[Any]", group.xrange(KEYS.dead))
+    assert (fields[b"headrace:reason"], fields[b"headrace:deliveries"]) == (b"no task", b"0")
+    assert stats(group) == {"dequeue": 2, "defer": 1, "bury": 1}
+    assert not group.exists(deferred)
+
+
+@pytest.mark.parametrize("how", ["ack", "nack", "requeue", "reclaim"])
+def test_another_result_of_an_entry_ends_its_deferrals(group: Valkey, how: str) -> None:
+    publish(group, NewJob("gone", b"x"))
+    stubs = ALICE
+    [held] = run(group, stubs.dequeue(1)).entries
+    run(group, stubs.defer([EntryDeferral(held, 0, 0)]))
+    [held] = run(group, stubs.dequeue(1)).entries
+    assert group.exists(KEYS.list_all()[5])
+    calls: dict[str, ScriptCall[Any]] = {
+        "ack": stubs.ack([(held, 1)]),
+        "nack": stubs.nack([(held, 0)]),
+        "requeue": stubs.requeue([held]),
+        "reclaim": stubs.reclaim(0, FIRST_ID, 10),
+    }
+    run(group, calls[how])
+    assert not group.exists(KEYS.list_all()[5])

@@ -22,6 +22,7 @@ from headrace.queue.tasks import Tasks
 from headrace.queue.worker_metrics import JOBS, WorkerMetrics
 from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import run
+from headrace.worker import core
 from headrace.worker import reconnect as patience
 from headrace.worker.options import WorkerOptions
 from headrace.worker.queue_source import QueueShard
@@ -100,22 +101,55 @@ def test_sync_and_async_tasks_run_and_failures_are_retried(
     assert state.odometers["nack"] == 10
 
 
-def test_an_unknown_task_is_buried_with_its_reason(valkey: Valkey, valkey_url: str, queue_ref: QueueRef) -> None:
-    async def scenario() -> None:
-        finished = asyncio.Event()
-        tasks = Tasks()
+def test_a_job_of_an_unknown_task_waits_for_a_worker_that_has_it(
+    valkey: Valkey, valkey_url: str, queue_ref: QueueRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs the job neither an attempt nor its place in the log of failures."""
+    monkeypatch.setattr(core, "UNKNOWN_TASK_MS", (1, 1))
+    attempts: list[int] = []
 
-        @tasks.task()
-        async def last(job: LeasedJob) -> None:
+    async def scenario() -> None:
+        old, new, known, finished = Tasks(), Tasks(), asyncio.Event(), asyncio.Event()
+
+        @old.task("known")
+        async def run_known(job: LeasedJob) -> None:
+            known.set()
+
+        @new.task("new")
+        async def run_new(job: LeasedJob) -> None:
+            attempts.append(job.attempt)
             finished.set()
 
-        assert last
-        client = SyncClient(valkey_url)
-        client.enqueue_many(queue_ref, [NewJob("nobody", max_attempts=1), NewJob("last")])
-        await work_until(valkey_url, tasks, finished)
+        assert run_known
+        assert run_new
+        SyncClient(valkey_url).enqueue_many(queue_ref, [NewJob("new", max_attempts=1), NewJob("known")])
+        await work_until(valkey_url, old, known)
+        assert only_state(valkey).odometers["defer"] >= 1
+        await work_until(valkey_url, new, finished)
 
     asyncio.run(scenario())
-    assert only_state(valkey).dead == 1
+    state = only_state(valkey)
+    assert attempts == [1]
+    assert (state.odometers["ack"], state.dead, state.running) == (2, 0, 0)
+    assert "nack" not in state.odometers
+
+
+def test_a_job_of_a_task_that_no_worker_has_is_buried_in_the_end(
+    valkey: Valkey, valkey_url: str, queue_ref: QueueRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "UNKNOWN_TASK_MS", (1, 1))
+
+    async def scenario() -> None:
+        SyncClient(valkey_url).enqueue(queue_ref, NewJob("nobody", max_attempts=1))
+        stop = asyncio.Event()
+        async with Client(valkey_url) as client:
+            worker = Worker(client, Tasks(), replace(FAST, unknown_for_s=0.001))
+            running = asyncio.create_task(worker.run_forever(stop))
+            await until(lambda: only_state(valkey).dead == 1)
+            stop.set()
+            await asyncio.wait_for(running, 120)
+
+    asyncio.run(scenario())
     [job_key] = valkey.scan_iter("*:job:*")
     assert b"This worker has no task 'nobody'" in valkey.hget(job_key, "error")  # pyright: ignore
 

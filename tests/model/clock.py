@@ -45,6 +45,10 @@ class Ageing:
         if job.waits:
             self._client.zadd(keys.expiries(shard), {job.shard_member: job.expires_ms})
 
+    def begin_deferrals_long_ago(self, job: Job) -> None:
+        job.deferred_ms = next(self._past)
+        self._client.hset(keys.job(self._truth.find_shard(job), *job.key), "deferred_since", job.deferred_ms)
+
     def free_id(self, key: tuple[object, str]) -> None:
         """A done job is no longer known: its id may be used again."""
         env, job_id = next(kept for kept in self._truth.kept if kept == key)

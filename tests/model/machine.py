@@ -16,7 +16,7 @@ from headrace.errors import HeadraceError, QueueClosed, QueueFull
 from headrace.model.job import JobInfo, JobState, LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
-from headrace.queue.scripts import DEFAULT_CAPS, DeadFilter, MaintainResult, RedriveResult, Stubs, WarmCaps
+from headrace.queue.scripts import DEFAULT_CAPS, DeadFilter, Deferral, MaintainResult, RedriveResult, Stubs, WarmCaps
 from headrace.queue.state import read_states
 from headrace.valkey.connect import connect
 from headrace.valkey.scripts import Arg, ScriptCall, run
@@ -264,7 +264,34 @@ class QueueMachine(RuleBasedStateMachine):
         assert answer in (expected, Lost.ANSWER)
         self.truth.settle(shard)
 
+    @precondition(some_client_has_leases)
+    @rule(
+        data=st.data(),
+        delay_ms=st.sampled_from([0, FAR_MS]),
+        bury_after_ms=st.sampled_from([0, FAR_MS]),
+        error=st.sampled_from(ERRORS),
+    )
+    def defer(self, data: st.DataObject, delay_ms: int, bury_after_ms: int, error: str) -> None:
+        client, shard, jobs = self.some_leases(data)
+        held = self.held(jobs)
+        before = self.now()
+        deferrals = [Deferral(job, delay_ms, delay_ms, error, bury_after_ms) for job in jobs]
+        answer = self.run(client, self.stubs.defer(shard, deferrals))
+        expected = [self.truth.defer(job, delay_ms, bury_after_ms, error, int(before)) for job in jobs]
+        assert answer in (expected, Lost.ANSWER)
+        waiting = [job for job in held if job.waits]
+        self.learn_times(waiting, before, delay_ms)
+        self.learn_deferrals(waiting, int(before))
+        self.learn_burials([job for job in held if job.state is JobState.DEAD], before)
+        self.truth.settle(shard)
+
     # Time passes, and the sweeper
+
+    @precondition(lambda self: any(job.deferred_ms is not None for job in self.truth.jobs.values()))
+    @rule(data=st.data())
+    def a_job_has_been_deferred_for_long(self, data: st.DataObject) -> None:
+        for job in self.some_jobs(data, lambda job: job.deferred_ms is not None):
+            self.ageing.begin_deferrals_long_ago(job)
 
     @precondition(lambda self: any(job.state is JobState.RUNNING for job in self.truth.jobs.values()))
     @rule(data=st.data())
@@ -436,6 +463,15 @@ class QueueMachine(RuleBasedStateMachine):
                 job.expires_ms = None if job.new.ttl_ms is None else job.enqueued_ms + job.new.ttl_ms
             assert job.due_ms - delay >= last
             last = job.due_ms - delay
+
+    def learn_deferrals(self, jobs: Sequence[Job], before_ms: int) -> None:
+        """Since when jobs are deferred, by the server, if that was not known before."""
+        after_ms = self.now()
+        for job in jobs:
+            since = self.valkey.hget(keys.job(self.truth.find_shard(job), *job.key), "deferred_since")
+            if job.deferred_ms == before_ms:
+                job.deferred_ms = int(cast("bytes", since))
+                assert before_ms <= job.deferred_ms <= after_ms
 
     def learn_burials(self, jobs: Sequence[Job], before_ms: float) -> None:
         after_ms = self.now()

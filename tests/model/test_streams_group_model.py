@@ -16,7 +16,7 @@ from headrace.errors import StreamFull
 from headrace.model.job import NewJob
 from headrace.streams.dead_letters import count_dead, redrive
 from headrace.streams.depth import read_depth
-from headrace.streams.scripts import FIRST_ID, GroupStubs, LeasedEntry
+from headrace.streams.scripts import FIRST_ID, EntryDeferral, GroupStubs, LeasedEntry
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
 from tests.streams import GROUP, KEYS, STREAM, entry_ids, publish, stats
@@ -86,7 +86,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.waiting.discard(name)
             self.hands[name] = (by, held)
 
-    @rule(pick=which, how=st.sampled_from(("ack", "nack", "nack later", "bury", "give back")))
+    @rule(pick=which, how=st.sampled_from(("ack", "nack", "nack later", "bury", "give back", "defer", "defer later")))
     def end(self, pick: int, how: str) -> None:
         if not self.hands:
             return self.take("headrace:a", 2)
@@ -99,6 +99,8 @@ class GroupMachine(RuleBasedStateMachine):
             "nack later": (stubs.nack([(held, FAR_MS)]), self.later),
             "bury": (stubs.bury([(held, "why")]), self.dead),
             "give back": (stubs.requeue([held]), self.waiting),
+            "defer": (stubs.defer([EntryDeferral(held, 0, 0)]), self.waiting),
+            "defer later": (stubs.defer([EntryDeferral(held, FAR_MS, FAR_MS)]), self.later),
         }[how]
         assert run(self.client, call) == [True]
         to.add(name)

@@ -40,6 +40,7 @@ class Job:
     lease_ends_ms: float = NEVER  # while it runs; NEVER: not within this test
     error: str | None = None
     buried_ms: float = 0.0
+    deferred_ms: int | None = None  # when it was first deferred, if it got no other result since
 
     @property
     def key(self) -> tuple[EnvRef, str]:
@@ -353,8 +354,7 @@ class Truth:
         if job.attempts >= job.new.max_attempts:
             self._bury(job)
             return 2
-        job.state = JobState.SCHEDULED if delay_ms else JobState.READY
-        self._count(job.queue, Op.NACK)
+        self._wait_again(job, Op.NACK, later=delay_ms > 0)
         return 1
 
     def bury(self, leased: LeasedJob, error: str) -> bool:
@@ -368,9 +368,22 @@ class Truth:
         job = self.held(leased)
         if job:
             job.attempts -= 1
-            job.state = JobState.READY
-            self._count(job.queue, Op.RECLAIM)
+            self._wait_again(job, Op.RECLAIM)
         return job is not None
+
+    def defer(self, leased: LeasedJob, delay_ms: int, bury_after_ms: int, error: str, now_ms: int) -> int:
+        job = self.held(leased)
+        if not job:
+            return 0
+        job.attempts -= 1
+        since_ms = now_ms if job.deferred_ms is None else job.deferred_ms
+        if bury_after_ms and now_ms - since_ms >= bury_after_ms:
+            job.error = error
+            self._bury(job)
+            return 2
+        self._wait_again(job, Op.DEFER, later=delay_ms > 0)
+        job.deferred_ms = since_ms
+        return 1
 
     # Sweeper
 
@@ -388,8 +401,7 @@ class Truth:
                 self._bury(job)
             else:
                 job.attempts -= is_last
-                job.state = JobState.READY
-                self._count(job.queue, Op.RECLAIM)
+                self._wait_again(job, Op.RECLAIM)
         return len(lapsed[:at_most])
 
     def release(self, shard: int, at_most: int, now_ms: float) -> int:
@@ -435,7 +447,7 @@ class Truth:
         for job in matching:
             if not self._fits(ref, 1, job.size):
                 break
-            job.state, job.attempts, job.expires_ms = JobState.READY, 0, None
+            job.state, job.attempts, job.expires_ms, job.deferred_ms = JobState.READY, 0, None, None
             self._count(ref, Op.REDRIVE)
             moved.append(job)
         return moved, looked_at, len(matching) - len(moved)
@@ -455,6 +467,11 @@ class Truth:
 
     def _count(self, ref: QueueRef, op: Op) -> None:
         self.queues[ref].counts[op] += 1
+
+    def _wait_again(self, job: Job, op: Op, *, later: bool = False) -> None:
+        job.state = JobState.SCHEDULED if later else JobState.READY
+        job.deferred_ms = None
+        self._count(job.queue, op)
 
     def _bury(self, job: Job) -> None:
         job.state = JobState.DEAD

@@ -6,6 +6,7 @@ so there is no unknown key, no job in two places and no index entry that may not
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from headrace.model.event import Op
 from headrace.model.job import JobState
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
-from headrace.queue.state import read_states
+from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import Valkey
 from tests.model.truth import NEVER, Truth
 
@@ -191,6 +192,7 @@ def check_hashes(contents: ValkeyContents, truth: Truth) -> None:
         fields |= {} if job.error is None else {"error": job.error}
         fields |= {"delivery": job.lease} if job.lease else {}
         fields |= {"unbegun": job.unbegun} if job.unbegun else {}
+        fields |= {} if job.deferred_ms is None else {"deferred_since": str(job.deferred_ms)}
         fields |= {"detail": job.detail}
         expected[keys.job(truth.find_shard(job), *job.key)] = fields
     found: dict[str, Fields] = {}
@@ -265,6 +267,17 @@ def check_states(client: Valkey, truth: Truth) -> None:
             "odometers": {op.value: total for op, total in queue.counts.items()},
         }
         assert {name: getattr(state, name) for name in expected} == expected, ref
+        check_equations(state)
+
+
+def check_equations(state: QueueState) -> None:
+    """Those of docs/state-machine.md."""
+    total = Counter(state.odometers)
+    jobs = state.depth + state.scheduled + state.running + state.dead
+    assert jobs == total["enqueue"] - total["ack"] - total["expire"] - total["cancel"]
+    assert state.dead == total["bury"] - total["redrive"]
+    ended = ("ack", "nack", "bury", "reclaim", "defer")
+    assert state.running == total["dequeue"] - sum(total[op] for op in ended)
 
 
 def _shard(truth: Truth, ref: QueueRef) -> int:

@@ -6,12 +6,18 @@ import re
 
 import pytest
 
+from headrace.model.event import COUNT_COLUMN
 from headrace.warehouse.migrate import load_migrations, render_schema
 from headrace.warehouse.sql import QUERIES, render_query
 from headrace.warehouse.tiers import TABLES
 
-ALONE = render_schema("history")
-TOGETHER = render_schema("history", "prod-1")
+ALL_ALONE = render_schema("history")
+ALL_TOGETHER = render_schema("history", "prod-1")
+ALONE, TOGETHER = (
+    [statement for statement in statements if "ALTER TABLE" not in statement]
+    for statements in (ALL_ALONE, ALL_TOGETHER)
+)
+ALTERATIONS = [statement for statement in ALL_TOGETHER if "ALTER TABLE" in statement]
 
 
 def strip_comments(statement: str) -> str:
@@ -28,6 +34,27 @@ def named(statement: str) -> str:
 def test_on_a_cluster_everything_is_created_everywhere(statement: str) -> None:
     assert re.search(r"CREATE (DATABASE|TABLE|MATERIALIZED VIEW) IF NOT EXISTS \S+ ON CLUSTER `prod-1`", statement)
     assert statement.count("ON CLUSTER") == 1
+
+
+@pytest.mark.parametrize("statement", ALTERATIONS, ids=lambda statement: statement.partition("ALTER ")[2].split()[1])
+def test_on_a_cluster_everything_is_altered_everywhere(statement: str) -> None:
+    altered = re.search(
+        r"^ALTER TABLE `history`\.(\w+) ON CLUSTER `prod-1` (ADD COLUMN IF NOT|MODIFY QUERY)", statement, re.M
+    )
+    assert altered
+    assert statement.count("ON CLUSTER") == 1
+    if altered[2] == "MODIFY QUERY":
+        assert "WHERE s.generation = 0\nGROUP BY" in statement
+
+
+def test_every_table_of_counts_has_a_column_for_each_verb() -> None:
+    for table in TABLES:
+        [statement] = [each for each in ALONE if named(each) == f"`history`.{table}"]
+        if " AS `history`." in statement:  # the columns of another table
+            continue
+        for column in COUNT_COLUMN.values():
+            added = f"ALTER TABLE `history`.{table} ADD COLUMN IF NOT EXISTS {column} UInt64"
+            assert re.search(rf"^  {column} +UInt64,$", statement, re.M) or any(added in each for each in ALL_ALONE)
 
 
 @pytest.mark.parametrize("statement", TOGETHER, ids=named)
@@ -51,7 +78,7 @@ def test_tables_of_a_cluster_have_paths_of_their_own() -> None:
 
 def test_one_server_and_a_cluster_have_the_same_things() -> None:
     assert list(map(named, ALONE)) == list(map(named, TOGETHER))
-    assert not any("ON CLUSTER" in statement or "Replicated" in statement for statement in ALONE)
+    assert not any("ON CLUSTER" in statement or "Replicated" in statement for statement in ALL_ALONE)
 
 
 def test_a_cluster_does_not_change_what_a_file_is_known_by() -> None:

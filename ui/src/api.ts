@@ -10,6 +10,7 @@ import type {
   History,
   Job,
   PipelineHealth,
+  QueueDetail,
   QueueList,
   QueueRef,
   QueueState,
@@ -46,6 +47,10 @@ export async function listQueues(tenant: Tenant, signal: AbortSignal): Promise<Q
     cursor = found.next;
     if (cursor === null || page === MAX_PAGES) return { ...found, queues };
   }
+}
+
+export function getQueue(ref: QueueRef, signal: AbortSignal): Promise<QueueDetail> {
+  return getChecked(`/api/v1/queues/${pathSegment(ref.queue)}?${tenantQuery(ref)}`, signal, "missing_tasks");
 }
 
 export function streamPath(tenant: Tenant): string {

@@ -30,6 +30,8 @@ export interface CurrentKey {
 
 export type QueueState = api.LiveQueue;
 export type QueueList = api.QueueList;
+export type QueueDetail = api.QueueDetail;
+export type MissingTask = api.MissingTask;
 export type Environment = api.Environment;
 export type EnvironmentList = api.EnvironmentList;
 export type TopQueues = api.TopQueues;

@@ -27,7 +27,7 @@ export interface PointValues {
 const NO_QUANTILES = { p50: null, p90: null, p95: null, p99: null };
 const NO_RANGE_QUANTILES = { ...NO_QUANTILES, count: 0 };
 const NO_LATENCY = { avg_wait_ms: null, max_age_ms: null, avg_run_ms: null };
-const NO_MOVES = { spilled: 0, refilled: 0, reclaimed: 0, released: 0, redriven: 0, cancelled: 0 };
+const NO_MOVES = { spilled: 0, refilled: 0, reclaimed: 0, released: 0, redriven: 0, cancelled: 0, deferred: 0 };
 
 export function point(seconds: number, values: PointValues = {}, resolutionS = 5): MetricPoint {
   const { enqueued = 0, dequeued = 0, completed = 0, depth = null, running = null, limit = null, nack = 0, dlq = 0 } = values;

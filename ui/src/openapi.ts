@@ -442,6 +442,13 @@ export interface MadeChannel {
   secret: string | null;
 }
 
+export interface MissingTask {
+  task: string;
+  since: string;
+  last_at: string;
+  deferrals: number;
+}
+
 export interface Moves {
   spilled: number | null;
   refilled: number | null;
@@ -449,6 +456,7 @@ export interface Moves {
   released: number | null;
   redriven: number | null;
   cancelled: number | null;
+  deferred: number | null;
 }
 
 export interface NewChannel {
@@ -579,6 +587,7 @@ export interface QueueDetail {
   flows: Flow[];
   flows_truncated: boolean;
   flows_complete: boolean;
+  missing_tasks: MissingTask[];
   timestamp: string;
 }
 
@@ -859,6 +868,7 @@ export interface Totals {
   released: number;
   redriven: number;
   cancelled: number;
+  deferred: number;
 }
 
 export interface TransitionDocument {

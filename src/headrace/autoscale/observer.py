@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 DEPARTURE_OPS = (Op.DEQUEUE, Op.EXPIRE, Op.CANCEL)
 """Operations that remove a waiting job."""
-ATTEMPT_END_OPS = (Op.ACK, Op.NACK, Op.BURY, Op.RECLAIM)
+ATTEMPT_END_OPS = (Op.ACK, Op.NACK, Op.BURY, Op.RECLAIM, Op.DEFER)
 UNKNOWN_REASONS = {
     ServiceUnavailable: "Valkey does not answer",
     ShardMismatch: "queue.shards differs from the server's",

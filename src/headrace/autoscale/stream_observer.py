@@ -21,7 +21,7 @@ from headrace.valkey.stream_groups import translate_group_errors
 
 log = logging.getLogger(__name__)
 
-RETRY_OPS = (Op.NACK, Op.RECLAIM)
+RETRY_OPS = (Op.NACK, Op.RECLAIM, Op.DEFER)
 UNKNOWN_REASONS = {
     ServiceUnavailable: "Valkey does not answer",
     UnknownGroup: "there is no such group",

@@ -1,8 +1,8 @@
-"""Checks of `headrace doctor` on Valkey: eviction, persistence, quarantined entries and stored bounds."""
+"""Checks of `headrace doctor` on Valkey: quarantined entries, missing tasks, eviction, persistence, stored bounds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace.cli.bounds import SETTING_KEYS
@@ -12,8 +12,13 @@ from headrace.errors import HeadraceError
 from headrace.queue import keys
 from headrace.queue.bounds import NO_BOUNDS, StoredBounds, read_bounds
 from headrace.queue.client import read_shards
+from headrace.queue.missing_tasks import MissingTaskRecord, read_all_missing_tasks
+from headrace.queue.registry import read_workers
 from headrace.settings import SETTINGS, Settings
 from headrace.valkey.connect import connect, find_node, translate_errors
+
+MAX_NAMED = 5
+"""Maximum number of missing tasks that are named."""
 
 
 def check_valkey(url: str, given_shards: int | None) -> Iterator[DoctorCheck]:
@@ -25,6 +30,7 @@ def check_valkey(url: str, given_shards: int | None) -> Iterator[DoctorCheck]:
         yield DoctorCheck("redis settings", False, "unknown", str(error))
         return
     yield check_quarantine(_count_quarantined(url, shards))
+    yield check_missing_tasks(_read_missing_tasks(url, shards))
     yield check_eviction({str(info["maxmemory_policy"]) for info in infos if "maxmemory_policy" in info})
     yield check_persistence({str(info["aof_enabled"]) for info in infos if "aof_enabled" in info})
 
@@ -49,6 +55,21 @@ def check_quarantine(count: int) -> DoctorCheck:
         return DoctorCheck("malformed entries", True, "none")
     advice = "See the keys hr:{SHARD}:quarantine: each member names an entry and the problem with it."
     return DoctorCheck("malformed entries", False, f"{count} quarantined", advice)
+
+
+def _read_missing_tasks(url: str, shards: int) -> Sequence[MissingTaskRecord]:
+    with connect(url) as client:
+        return read_all_missing_tasks(client, shards, read_workers(client).tasks)
+
+
+def check_missing_tasks(missing: Sequence[MissingTaskRecord]) -> DoctorCheck:
+    """Check that some live worker has the task of every job that was deferred lately."""
+    if not missing:
+        return DoctorCheck("missing tasks", True, "none")
+    names = [f"{each.task} (queue {each.queue.queue})" for each in missing]
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    advice = "No live worker has these tasks: start one that does, or remove the jobs."
+    return DoctorCheck("missing tasks", False, ", ".join(names[:MAX_NAMED]) + more, advice)
 
 
 def check_eviction(policies: set[str]) -> DoctorCheck:

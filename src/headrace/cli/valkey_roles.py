@@ -137,7 +137,7 @@ def build_producer_role(scope: ProducerScope | None = None) -> ValkeyRole:
 
 
 def build_worker_role() -> ValkeyRole:
-    running = ("dequeue", "begin", "extend", "ack", "nack", "bury", "requeue")
+    running = ("dequeue", "begin", "extend", "ack", "nack", "bury", "requeue", "defer")
     return ValkeyRole(
         "worker",
         "Runs jobs of all tenants, maintains shards, moves jobs between Valkey and PostgreSQL.",
@@ -176,7 +176,7 @@ def build_pipeline_role() -> ValkeyRole:
 
 def build_reader_role(snapshot_prefix: str = SNAPSHOT_PREFIX) -> ValkeyRole:
     names = ("meta", "metrics", "metrics:enabled", "envs", "environments", "queues", "class:*", "env:*", "q:*", "cold")
-    more = ("hungry", "buried", "losses", "leases", "scheduled", "expiries", "repair", "quarantine", "mover")
+    more = ("hungry", "buried", "losses", "leases", "scheduled", "expiries", "repair", "quarantine", "missing", "mover")
     streams = ("stream:*", "streams", "streams:*", "seen", "seen:*")
     shared = ("shards", "metrics:enabled", "workers", "worker:*", "pipeline:lease", "pipeline:last")
     return ValkeyRole(

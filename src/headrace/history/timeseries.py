@@ -30,6 +30,7 @@ MOVE_COLUMNS = {
     "released": "release_count",
     "redriven": "redrive_count",
     "cancelled": "cancel_count",
+    "deferred": "defer_count",
 }
 """Fields of the section `moves` and their count columns."""
 

@@ -34,6 +34,7 @@ class Op(StrEnum):
     RECLAIM = "reclaim"
     RELEASE = "release"
     REDRIVE = "redrive"
+    DEFER = "defer"
 
 
 RESYNC = "resync"
@@ -57,8 +58,10 @@ COUNT_COLUMN = {
     Op.RECLAIM: "reclaim_count",
     Op.RELEASE: "release_count",
     Op.REDRIVE: "redrive_count",
+    Op.DEFER: "defer_count",
 }
-"""Warehouse column that each verb adds to. The odometers of a resync have the same order."""
+"""Warehouse column that each verb adds to. The odometers of a resync have the same order. New verbs are added at the
+end: a resync written by an earlier release has fewer odometers, and readers of earlier releases ignore further ones."""
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ All keys of an environment have the hash tag of its shard, so that one script ca
                                        (lua/failure.lua); maintenance repairs their counters
     hr:{0}:quarantine          zset    malformed entries removed from an index, with the reason → when; the newest 1000
                                        (`quarantined` in meta counts all)
+    hr:{0}:missing             hash    queue, tab, task that a worker did not have → first and last deferral (ms),
+                                       number of deferrals; 300 at most (lua/missing_tasks.lua)
     hr:{0}:mover               string  name of the mover; expires with its lease
     hr:{0}:env:E               hash    depth, running, limit, burst, bytes and jobs (waiting or running), counted (when
                                        bytes and jobs were last summed from its queues), quota, share, rate_at and
@@ -55,7 +57,8 @@ All keys of an environment have the hash tag of its shard, so that one script ca
     hr:{0}:q:E:Q:moving        set     numbers of rows placed in Valkey and not yet confirmed as deleted in PostgreSQL
     hr:{0}:q:E:Q:moved         hash    the same → whether it was delayed, bytes, job id (see lua/placed.lua)
     hr:{0}:job:E:J             hash    state of one job: small fields only, so that it stays compact
-                                       (unbegun: delivery of the last attempt that no worker has begun)
+                                       (unbegun: delivery of the last attempt that no worker has begun; deferred_since:
+                                       time of the first of its deferrals without another result in between)
     hr:{0}:body:E:J            string  tab-separated header, newline, payload. Empty for queue.keep_done after the job
                                        is done, `dead` after it moved to PostgreSQL as dead: its id stays reserved
     hr:metrics:enabled         string  the same flag as in each shard, for shards created later
@@ -151,6 +154,10 @@ def repair(shard: int) -> str:
 
 def quarantine(shard: int) -> str:
     return prefix(shard) + "quarantine"
+
+
+def missing(shard: int) -> str:
+    return prefix(shard) + "missing"
 
 
 def mover(shard: int) -> str:

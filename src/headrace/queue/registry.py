@@ -40,11 +40,12 @@ class ReportedTask:
 
 @dataclass(frozen=True)
 class LiveWorkers:
-    """Running tasks and plugins of all workers that reported. Plugins are per environment: workers of two tenants may
-    have tasks of the same name."""
+    """Running tasks, plugins and task names of all workers that reported. Plugins are per environment: workers of two
+    tenants may have tasks of the same name."""
 
     running: Sequence[ReportedTask]
     plugins: Mapping[tuple[EnvRef, str], frozenset[str]]  # (environment, task) → plugins of workers that ran it
+    tasks: frozenset[str] = frozenset()  # names of the tasks that any of these workers has
 
 
 class WorkerRegistration:
@@ -81,10 +82,11 @@ class WorkerRegistration:
 
 
 def read_workers(client: Valkey) -> LiveWorkers:
-    """Return running tasks and plugins of the workers that reported within the last 30 seconds, by the server's clock.
-    A malformed entry is skipped, so that one broken worker does not hide the others."""
+    """Return running tasks, plugins and task names of the workers that reported within the last 30 seconds, by the
+    server's clock. A malformed entry is skipped, so that one broken worker does not hide the others."""
     running: list[ReportedTask] = []
     plugins: dict[tuple[EnvRef, str], set[str]] = {}
+    provided: set[str] = set()
     expired: list[bytes] = []
     with translate_errors():
         for name in cast(list[bytes], client.zrange(keys.WORKERS, 0, -1)):
@@ -95,6 +97,7 @@ def read_workers(client: Valkey) -> LiveWorkers:
             entry = _parse_entry(raw)
             tasks = [task for fields in entry["running"] if (task := _parse_task(fields, name.decode()))]
             running += tasks
+            provided.update(map(str, entry["tasks"]))
             if entry["plugin"]:
                 for pair in _list_served(entry, tasks):
                     plugins.setdefault(pair, set()).add(entry["plugin"])
@@ -102,7 +105,7 @@ def read_workers(client: Valkey) -> LiveWorkers:
             # Not permitted to a user that may only read; another process removes them.
             with suppress(NotPermitted), translate_errors():
                 client.zrem(keys.WORKERS, *expired)
-    return LiveWorkers(running, {pair: frozenset(names) for pair, names in plugins.items()})
+    return LiveWorkers(running, {pair: frozenset(names) for pair, names in plugins.items()}, frozenset(provided))
 
 
 def _parse_task(fields: Any, worker: str) -> ReportedTask | None:

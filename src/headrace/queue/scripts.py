@@ -22,7 +22,7 @@ SCRIPTS = (
     *("enqueue", "dequeue", "extend", "ack", "nack", "bury", "reclaim", "requeue", "release", "expire", "cancel"),
     *("redrive", "configure", "get", "tick", "elect", "read_refill_state", "refill", "sync_cold", "leave_cold"),
     *("list_dead", "drop_dead", "resync", "maintain", "begin", "sync_settings_state", "restore_setting", "remove_dead"),
-    *("repair", "share"),
+    *("repair", "share", "defer"),
 )
 
 
@@ -208,6 +208,20 @@ class LeaseState(IntEnum):
     CANCELLED = 2  # held; the cancellation of the job was requested
 
 
+@dataclass(frozen=True)
+class Deferral:
+    """A job that a worker gives back because it cannot run it now."""
+
+    job: LeasedJob
+    min_delay_ms: int
+    max_delay_ms: int  # the delay grows up to this with the time since the job was first deferred
+    reason: str = ""  # error of the job if it is buried
+    bury_after_ms: int = 0  # time since the first deferral after which it is buried; 0: never
+    missing_task: str = ""  # name of the task if the worker does not have it; empty: deferred for another reason
+
+    DEFERRED, BURIED, LOST = 1, 2, 0
+
+
 class LeasedJobs(list[LeasedJob]):
     """The jobs that one dequeue leased. `has_more`: it left jobs that the caller could have leased. `rejected`: jobs
     that were leased but cannot run, and why."""
@@ -336,6 +350,19 @@ class Stubs:
         """Return jobs to their queues without using an attempt. Return for each: True, or False if the lease was
         lost."""
         return self._call_for_shard("requeue", shard, flatten_args(map(_lease_args, jobs)), parse_flags)
+
+    def defer(self, shard: int, deferrals: Iterable[Deferral]) -> ScriptCall[list[int]]:
+        """Give jobs back without using an attempt, to run after a delay. Return for each one of the codes of
+        `Deferral`."""
+        args = flatten_args(
+            (
+                *_lease_args(each.job),
+                *(each.min_delay_ms, each.max_delay_ms, each.bury_after_ms),
+                *(each.missing_task, _encode_error(each.reason)),
+            )
+            for each in deferrals
+        )
+        return self._call_for_shard("defer", shard, args, list)
 
     # Maintenance
 

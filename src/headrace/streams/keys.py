@@ -6,6 +6,7 @@ hash tag of the stream, so that one script can change them together on a cluster
     {S}:hr:G:retries    zset    entry → when its retry is due
     {S}:hr:G:stats      hash    o:<verb>: totals counted by workers
     {S}:hr:G:samples    stream  waits and run times, until a watcher has emitted them
+    {S}:hr:G:deferred   zset    entry → since when it has been deferred without another result
     {S}:hr:G:dead       stream  dead letters: the entry's fields, and headrace:id, headrace:reason, headrace:deliveries
 
 On Headrace's own server, for each watched stream; E and Q as in queue/keys.py.
@@ -39,7 +40,7 @@ class GroupKeys:
 
     def list_all(self) -> list[str]:
         """Return all keys, in the order that the scripts expect."""
-        return [self.stream, *map(self._side_key, ("retries", "stats", "samples")), self.dead]
+        return [self.stream, *map(self._side_key, ("retries", "stats", "samples", "dead", "deferred"))]
 
     @property
     def samples(self) -> str:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 SCRIPTS = (
     *("publish", "dequeue", "extend", "ack", "nack", "bury", "requeue", "reclaim", "remove_consumers", "redrive"),
-    *("depth", "snapshot", "emit_events", "save_report"),
+    *("depth", "snapshot", "emit_events", "save_report", "defer"),
 )
 CONSUMER_PREFIX = "headrace:"
 """Start of the names of Headrace's own consumers."""
@@ -58,6 +58,19 @@ class DequeuedEntries:
     deleted: int  # retries that were due, but whose entries had been deleted from the stream
     last_id: str  # id of the last entry that was ever added, if there was no new entry; else empty
     next_due_ms: int | None  # time until the next retry is due; None: no entry waits for one
+
+
+@dataclass(frozen=True)
+class EntryDeferral:
+    """An entry that a worker gives back because it cannot run it now."""
+
+    entry: EntryLease
+    min_delay_ms: int
+    max_delay_ms: int  # the delay grows up to this with the time since the entry was first deferred
+    reason: str = ""  # reason of the dead letter if the entry is buried
+    bury_after_ms: int = 0  # time since the first deferral after which it is buried; 0: never
+
+    DEFERRED, BURIED, LOST = 1, 2, 0
 
 
 @dataclass(frozen=True)
@@ -121,6 +134,18 @@ class GroupStubs:
     def requeue(self, entries: Iterable[EntryLease]) -> ScriptCall[list[bool]]:
         """Return entries without using an attempt. Return for each: True, or False if the lease was lost."""
         return self._report("requeue", ((each.id, each.delivery) for each in entries))
+
+    def defer(self, deferrals: Iterable[EntryDeferral]) -> ScriptCall[list[int]]:
+        """Return entries without using an attempt, to be delivered after a delay. Return for each one of the codes of
+        `EntryDeferral`."""
+        args = flatten_args(
+            (
+                *(each.entry.id, each.entry.delivery, each.min_delay_ms, each.max_delay_ms),
+                *(each.bury_after_ms, each.reason),
+            )
+            for each in deferrals
+        )
+        return self._call("defer", args, list)
 
     def reclaim(self, idle_ms: int, cursor: str, at_most: int) -> ScriptCall[ReclaimResult]:
         """Make entries that have been pending and idle for `idle_ms` available for a retry now. Examines entries from

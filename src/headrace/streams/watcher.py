@@ -98,7 +98,7 @@ def compute_totals(snapshot: GroupSnapshot) -> dict[Op, int]:
     """Return the known totals per verb. They only grow while the stream and its group exist."""
     if snapshot.counted:
         counts = dict(zip(COUNT_COLUMN, snapshot.counts, strict=True))
-        emitted = (Op.DEQUEUE, Op.ACK, Op.NACK, Op.BURY, Op.RECLAIM, Op.REDRIVE)
+        emitted = (Op.DEQUEUE, Op.ACK, Op.NACK, Op.BURY, Op.RECLAIM, Op.REDRIVE, Op.DEFER)
         # A redriven entry is added again, but is not a new job.
         return {Op.ENQUEUE: snapshot.entries_added - counts[Op.REDRIVE], **{op: counts[op] for op in emitted}}
     if snapshot.entries_read is None:

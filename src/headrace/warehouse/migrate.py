@@ -1,7 +1,7 @@
 """Apply schema migrations: numbered files, in order, each once.
 
-A file is never edited after a release; its checksum is stored, and a changed file is refused. Every statement uses IF
-NOT EXISTS, so an interrupted migration is simply run again.
+A file is never edited after a release; its checksum is stored, and a changed file is refused. Every statement can be
+repeated (IF NOT EXISTS, MODIFY QUERY), so an interrupted migration is simply run again.
 
 The files are written for one server. For a cluster the same statements are rendered ON CLUSTER with replicated engines;
 checksums are those of the files, so they do not depend on it.
@@ -88,13 +88,15 @@ def migrate(client: Client, database: str, cluster: str | None = None) -> list[s
 
 
 def render(statement: str, database: str, cluster: str | None) -> str:
-    """Render a CREATE statement for one server, or for every server of a cluster."""
+    """Render a CREATE or ALTER statement for one server, or for every server of a cluster."""
     if cluster is not None:
         statement = _render_replicated(statement, database, cluster)
     return statement.replace("{database}", f"`{database}`")
 
 
 def _render_replicated(statement: str, database: str, cluster: str) -> str:
+    if altered := re.search(r"^ALTER TABLE [\w{}.]+", statement, re.MULTILINE):
+        return statement.replace(altered[0], f"{altered[0]} ON CLUSTER `{cluster}`", 1)
     created = re.search(r"^CREATE (DATABASE|TABLE|MATERIALIZED VIEW) IF NOT EXISTS ([\w{}.]+)", statement, re.MULTILINE)
     assert created, f"not a statement that creates something: {statement}"
     table = created[2].removeprefix("{database}.")

@@ -28,6 +28,7 @@
   sum(release_count) AS release_count,
   sum(redrive_count) AS redrive_count,
   sum(cancel_count) AS cancel_count,
+  sum(defer_count) AS defer_count,
 
 -- name: duration_sums
 -- Sums of wait and run durations (ms), and how many were measured.
@@ -285,7 +286,7 @@ SELECT
 FROM
 (
   SELECT
-    arrayMap(verb -> toInt16(verb), range(12)) AS verbs,
+    arrayMap(verb -> toInt16(verb), range(13)) AS verbs,
     [
       sumIf(enqueue_count, inside),
       sumIf(spill_count, inside),
@@ -298,7 +299,8 @@ FROM
       sumIf(cancel_count, inside),
       sumIf(reclaim_count, inside),
       sumIf(release_count, inside),
-      sumIf(redrive_count, inside)
+      sumIf(redrive_count, inside),
+      sumIf(defer_count, inside)
     ] AS counted,
     maxMapIf(last_odometers, NOT inside) AS before,
     minMapIf(first_odometers, inside) AS first,
@@ -398,7 +400,8 @@ SELECT
   sum(ttl_expire_count) AS ttl_expire_count,
   sum(release_count) AS release_count,
   sum(redrive_count) AS redrive_count,
-  sum(cancel_count) AS cancel_count
+  sum(cancel_count) AS cancel_count,
+  sum(defer_count) AS defer_count
 FROM {table}
 WHERE
 {current_generation}GROUP BY organization_id, project_id, environment_id, queue_name

@@ -28,7 +28,7 @@ from headrace.errors import HeadraceError, JobCancelled, QueueUnavailable
 from headrace.model.job import CancelReason, LeasedJob
 from headrace.queue.job_context import running_job
 from headrace.queue.registry import RunningTask, WorkerRegistration
-from headrace.queue.scripts import LeasedJobs, LeaseState
+from headrace.queue.scripts import Deferral, LeasedJobs, LeaseState
 from headrace.queue.tasks import Bury, RegisteredTask, Tasks
 from headrace.queue.worker_metrics import LOST, WorkerMetrics, WorkerStatus, find_oldest
 from headrace.runtime.backoff import Backoff
@@ -37,7 +37,7 @@ from headrace.worker.heartbeat import Heartbeats, LoopMonitor
 from headrace.worker.options import WorkerOptions
 from headrace.worker.reconnect import ReconnectPolicy, SourceConnection
 from headrace.worker.recycling import Recycling
-from headrace.worker.results import Deferral, JobResults, ResultReceiver, count_outcomes, report_results
+from headrace.worker.results import JobResults, ResultReceiver, count_outcomes, report_results
 from headrace.worker.task_runner import TaskRunner, format_short_traceback, log_failed_job
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,6 @@ FALSE_WAKE_BACKOFF = Backoff(base_s=0.005, longest_s=0.2)
 RETRY_MARGIN_S = 0.001  # a timer may fire this much too early
 UNKNOWN_TASK_MS = (1_000, 30_000)  # shortest and longest delay of a job whose task the worker does not have
 MAX_MISSING_TASKS = 50  # names that a dequeue can exclude
-CANCELLED = Deferral("cancelled on request")
 
 
 class Source(ResultReceiver, Protocol):
@@ -396,7 +395,7 @@ class WorkerCore:
         except asyncio.CancelledError:
             if running.is_returned or job.cancel_reason != CancelReason.REQUESTED:
                 raise
-            state.results.deferred.append((job, CANCELLED))
+            state.results.deferred.append(Deferral(job, 0, 0))
         except Exception as error:
             self._add_failure(state.results, task, job, error)
         else:
@@ -407,7 +406,7 @@ class WorkerCore:
     def _add_failure(self, results: JobResults, task: RegisteredTask, job: LeasedJob, error: Exception) -> None:
         """Add the result of a job whose task raised an error. Called while the error is handled."""
         if isinstance(error, JobCancelled) and job.cancel_reason == CancelReason.REQUESTED:
-            results.deferred.append((job, CANCELLED))
+            results.deferred.append(Deferral(job, 0, 0))
             return
         if isinstance(error, Bury) or job.attempt >= job.max_attempts:
             delay_ms = None
@@ -431,7 +430,7 @@ class WorkerCore:
             )
         reason = self._tasks.describe_missing(job.task)
         bury_after_ms = int(self._options.unknown_for_s * 1000)
-        state.results.deferred.append((job, Deferral(reason, *UNKNOWN_TASK_MS, bury_after_ms, job.task)))
+        state.results.deferred.append(Deferral(job, *UNKNOWN_TASK_MS, reason, bury_after_ms, job.task))
 
     async def _begin(self, state: SourceState, job: LeasedJob) -> bool:
         """Record in the source that a job starts its last attempt. Return whether it may start. Without the record, a
@@ -520,7 +519,7 @@ class WorkerCore:
         task can see the request with `check`."""
         if (state, job) in self._prefetched:
             self._prefetched.remove((state, job))
-            state.results.deferred.append((job, CANCELLED))
+            state.results.deferred.append(Deferral(job, 0, 0))
             self._schedule_advance()
         if not job.cancel(CancelReason.REQUESTED):
             return

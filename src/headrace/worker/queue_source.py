@@ -11,12 +11,11 @@ from typing import TypeVar
 from headrace.errors import SettingsNotRestored
 from headrace.model.job import LeasedJob
 from headrace.queue.client import Client
-from headrace.queue.scripts import LeasedJobs, LeaseState, Stubs
-from headrace.queue.worker_metrics import DEFER, LOST
+from headrace.queue.scripts import Deferral, LeasedJobs, LeaseState, Stubs
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import ScriptCall, run
 from headrace.worker.options import WorkerOptions
-from headrace.worker.results import Deferral
+from headrace.worker.results import DEFER_OUTCOMES
 
 T = TypeVar("T")
 
@@ -121,9 +120,8 @@ class QueueShard:
     async def bury(self, buried: Sequence[tuple[LeasedJob, str]]) -> Sequence[bool]:
         return await self._run(self._stubs.bury(self._number, buried))
 
-    async def defer(self, deferred: Sequence[tuple[LeasedJob, Deferral]]) -> Sequence[str]:
-        flags = await self._run(self._stubs.requeue(self._number, [job for job, _ in deferred]))
-        return [DEFER if flag else LOST for flag in flags]
+    async def defer(self, deferrals: Sequence[Deferral]) -> Sequence[str]:
+        return [DEFER_OUTCOMES[code] for code in await self._run(self._stubs.defer(self._number, deferrals))]
 
     async def requeue(self, jobs: Sequence[LeasedJob]) -> Sequence[bool]:
         return await self._run(self._stubs.requeue(self._number, jobs))

@@ -9,21 +9,13 @@ from typing import Protocol
 
 from headrace.errors import LeaseLost
 from headrace.model.job import LeasedJob
-from headrace.queue.worker_metrics import BURY, LOST, NACK, RECLAIM, WorkerMetrics
+from headrace.queue.scripts import Deferral
+from headrace.queue.worker_metrics import BURY, DEFER, LOST, NACK, RECLAIM, WorkerMetrics
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Deferral:
-    """Why and for how long a job is given back without costing an attempt. The delay grows with the time for which the
-    job has been deferred."""
-
-    reason: str
-    shortest_ms: int = 0
-    longest_ms: int = 0
-    bury_after_ms: int = 0  # a job that has been deferred for this long is buried; 0: never
-    missing_task: str = ""  # the task that the worker does not have; empty: deferred for another reason
+DEFER_OUTCOMES = {Deferral.DEFERRED: DEFER, Deferral.BURIED: BURY, Deferral.LOST: LOST}
+"""Outcomes by the codes of the scripts `defer`."""
 
 
 class ResultReceiver(Protocol):
@@ -35,7 +27,7 @@ class ResultReceiver(Protocol):
 
     async def bury(self, buried: Sequence[tuple[LeasedJob, str]]) -> Sequence[bool]: ...
 
-    async def defer(self, deferred: Sequence[tuple[LeasedJob, Deferral]]) -> Sequence[str]:
+    async def defer(self, deferrals: Sequence[Deferral]) -> Sequence[str]:
         """Give jobs back. Return for each its outcome: DEFER, BURY or LOST."""
         ...
 
@@ -50,7 +42,7 @@ class JobResults:
     # Job, delay of its retry in ms, error.
     failed: list[tuple[LeasedJob, int, str]] = field(default_factory=list[tuple[LeasedJob, int, str]])
     buried: list[tuple[LeasedJob, str]] = field(default_factory=list[tuple[LeasedJob, str]])  # job and error
-    deferred: list[tuple[LeasedJob, Deferral]] = field(default_factory=list[tuple[LeasedJob, Deferral]])
+    deferred: list[Deferral] = field(default_factory=list[Deferral])
     returned: list[LeasedJob] = field(default_factory=list[LeasedJob])  # not started, or not finished in time
 
     def __bool__(self) -> bool:
@@ -58,8 +50,9 @@ class JobResults:
 
     def list_jobs(self) -> Iterator[LeasedJob]:
         """Yield the jobs. May be called in another thread while results are added."""
-        for results in (self.done, self.failed, self.buried, self.deferred):
+        for results in (self.done, self.failed, self.buried):
             yield from (result[0] for result in results.copy())
+        yield from (deferral.job for deferral in self.deferred.copy())
         yield from self.returned.copy()
 
     def prepend(self, earlier: JobResults) -> None:
@@ -93,7 +86,7 @@ async def report_results(results: JobResults, receiver: ResultReceiver, metrics:
         lost += count_outcomes(metrics, [job for job, _ in results.buried], _name_outcomes(buried, BURY))
         results.buried = []
     if results.deferred:
-        lost += count_outcomes(metrics, [job for job, _ in results.deferred], await receiver.defer(results.deferred))
+        lost += count_outcomes(metrics, [each.job for each in results.deferred], await receiver.defer(results.deferred))
         results.deferred = []
     if results.returned:
         returned = await receiver.requeue(results.returned)

@@ -17,17 +17,16 @@ from headrace.errors import UnknownGroup
 from headrace.model.entry_id import parse_time_ms
 from headrace.model.job import LeasedJob
 from headrace.model.names import QueueRef
-from headrace.queue.scripts import LeasedJobs, LeaseState
-from headrace.queue.worker_metrics import DEFER, LOST
+from headrace.queue.scripts import Deferral, LeasedJobs, LeaseState
 from headrace.runtime.loop import make_process_name
 from headrace.streams.codec import StreamCodec, UndecodableEntry
 from headrace.streams.keys import GroupKeys
-from headrace.streams.scripts import CONSUMER_PREFIX, FIRST_ID, EntryLease, GroupStubs, LeasedEntry
+from headrace.streams.scripts import CONSUMER_PREFIX, FIRST_ID, EntryDeferral, EntryLease, GroupStubs, LeasedEntry
 from headrace.valkey.connect import AsyncValkey, Valkey, connect_async
 from headrace.valkey.scripts import ScriptCall, run, run_async
 from headrace.valkey.stream_groups import create_group, translate_group_errors
 from headrace.worker.options import WorkerOptions
-from headrace.worker.results import Deferral
+from headrace.worker.results import DEFER_OUTCOMES
 from headrace.worker.wake import ANSWER_S
 
 T = TypeVar("T")
@@ -129,9 +128,17 @@ class StreamGroup:
     async def bury(self, buried: Sequence[tuple[LeasedJob, str]]) -> Sequence[bool]:
         return await self._run(self._stubs.bury((_parse_lease(job), reason) for job, reason in buried))
 
-    async def defer(self, deferred: Sequence[tuple[LeasedJob, Deferral]]) -> Sequence[str]:
-        flags = await self._run(self._stubs.requeue(_parse_lease(job) for job, _ in deferred))
-        return [DEFER if flag else LOST for flag in flags]
+    async def defer(self, deferrals: Sequence[Deferral]) -> Sequence[str]:
+        codes = await self._run(
+            self._stubs.defer(
+                EntryDeferral(
+                    _parse_lease(each.job), each.min_delay_ms, each.max_delay_ms, each.reason, each.bury_after_ms
+                )
+                for each in deferrals
+            )
+        )
+        self._expect_due(min(each.min_delay_ms for each in deferrals) / 1000)
+        return [DEFER_OUTCOMES[code] for code in codes]
 
     async def requeue(self, jobs: Sequence[LeasedJob]) -> Sequence[bool]:
         return await self._run(self._stubs.requeue(map(_parse_lease, jobs)))

@@ -1,6 +1,6 @@
 /** One queue: live state and history. */
-import { getQueueHistory, getStreamForQueue } from "../api";
-import type { History, QueueRef, QueueState, Tenant, WatchedStream } from "../apiTypes";
+import { getQueue, getQueueHistory, getStreamForQueue } from "../api";
+import type { History, MissingTask, QueueRef, QueueState, Tenant, WatchedStream } from "../apiTypes";
 import { type ChartData, toChartData } from "../chartData";
 import { formatBytes, formatCount, formatDuration, formatExact, formatRate, formatShare, formatUtcTime, UNKNOWN } from "../format";
 import { ApiError } from "../http";
@@ -18,8 +18,10 @@ import { QueueSelect } from "../components/QueueSelect";
 import { RangePicker } from "../components/RangePicker";
 import { Stat, StatRow } from "../components/Stat";
 import { StreamStats } from "../components/streams/StreamStats";
+import { Time } from "../components/Time";
 
 const STREAM_MS = 5000;
+const MISSING_TASKS_MS = 10_000;
 /** The bytes of a stream are unknown, and so are failures unless Headrace workers process it. Such charts are omitted. */
 const STREAM_CHARTS = QUEUE_CHARTS.filter(({ id }) => id !== "bytes");
 const EXTERNAL_WORKER_CHARTS = STREAM_CHARTS.filter(({ id }) => id !== "failures");
@@ -44,6 +46,7 @@ export function QueuePage({ tenant, queue, params, operate }: Props) {
   // A watched stream has history like a queue, but is not in the list of queues.
   const stream = usePolled(absent ? `stream ${queueKey(ref)}` : null, async (signal) => ({ found: await getStreamForQueue(ref, signal) }), STREAM_MS);
   const watched = stream.data?.found ?? null;
+  const missing = usePolled(state === null ? null : `missing tasks ${queueKey(ref)}`, async (signal) => (await getQueue(ref, signal)).missing_tasks, MISSING_TASKS_MS);
   const loaded = history.data;
   const zoom = (next: Range) => setParams(rangeParams(next));
   useTitle(`${state === null ? "" : `${formatCount(state.depth)} · `}${queue} – Headrace`);
@@ -62,6 +65,7 @@ export function QueuePage({ tenant, queue, params, operate }: Props) {
         </EmptyNotice>
       )}
       {watched !== null && explainProblems(watched) !== "" && <EmptyNotice title="Incomplete data">{explainProblems(watched)}</EmptyNotice>}
+      <MissingTasks tasks={missing.data ?? []} />
       <StatRow label="Queue summary">
         {watched !== null ? <StreamStats stream={watched} /> : <LiveStats state={state} queues={queues.data} now={now} />}
         <HistoryStats state={state} history={loaded?.history ?? null} range={range} failuresKnown={watched === null || watched.counted === true} />
@@ -116,6 +120,23 @@ function Tags({ state, queues, now }: { state: QueueState | null; queues: LiveQu
         </em>
       )}
     </p>
+  );
+}
+
+function MissingTasks({ tasks }: { tasks: MissingTask[] }) {
+  return (
+    <>
+      {tasks.map((each) => (
+        <div key={each.task} class="notice error" role="status" data-testid="missing-task">
+          <div>
+            <strong>{`No worker has task ${each.task}`}</strong>
+            <p>
+              Jobs that need it wait. Deferred {formatCount(each.deferrals)} {each.deferrals === 1 ? "time" : "times"} since <Time iso={each.since} />.
+            </p>
+          </div>
+        </div>
+      ))}
+    </>
   );
 }
 

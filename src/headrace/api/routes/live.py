@@ -12,13 +12,22 @@ from headrace.api.deps import CursorText, EnvironmentFilterDep, ReadTenant, Serv
 from headrace.api.pagination import MAX_PAGE, CursorCodec, keep_largest, paginate
 from headrace.api.raw_path import RawPathRoute
 from headrace.api.schemas.common import format_time_ms
-from headrace.api.schemas.queues import Caps, Flow, QueueDetail, QueueList, QueueSettings, present_live_queue
+from headrace.api.schemas.queues import (
+    Caps,
+    Flow,
+    MissingTask,
+    QueueDetail,
+    QueueList,
+    QueueSettings,
+    present_live_queue,
+)
 from headrace.api.services import Services
 from headrace.cold.flow_depths import FlowDetail, merge_flow_depths
 from headrace.errors import DatabaseFull, DatabaseUnavailable, MigrationError
 from headrace.model.names import EnvRef, QueueRef
 from headrace.model.time import format_iso_ms
 from headrace.queue.flow_depths import TierFlowDepth, read_queue_flow_depths
+from headrace.queue.missing_tasks import find_missing_tasks
 from headrace.queue.state import QueueState, read_caps
 from headrace.queue.validate import check_queue
 
@@ -84,7 +93,7 @@ def list_queues(
 
 @router.get("/queues/{queue}")
 def show_queue(queue: str, tenant: ReadTenant, services: ServicesDep) -> QueueDetail:
-    """Get one queue: state, settings, counters, and waiting jobs by task, flow and flow type."""
+    """Get one queue: state, settings, counters, waiting jobs by flow, and tasks that no live worker has."""
     ref = make_queue_ref(tenant, queue)
     state, now_ms = services.get_state(ref), services.now_ms()
     rows, complete = read_flows(services, state)
@@ -96,6 +105,7 @@ def show_queue(queue: str, tenant: ReadTenant, services: ServicesDep) -> QueueDe
         flows=[_present_flow(row, complete) for row in keep_largest(rows, lambda row: row.total, MAX_FLOWS)],
         flows_truncated=len(rows) > MAX_FLOWS,
         flows_complete=complete,
+        missing_tasks=read_missing(services, ref),
         timestamp=format_iso_ms(now_ms),
     )
 
@@ -114,6 +124,20 @@ def read_settings(services: Services, state: QueueState) -> QueueSettings:
         limit=state.limit,
         caps=None if caps is None else Caps(items=caps[0], bytes=caps[1]),
     )
+
+
+def read_missing(services: Services, ref: QueueRef) -> list[MissingTask]:
+    """Return the tasks of a queue that no live worker has."""
+    provided = services.read_workers().tasks
+    return [
+        MissingTask(
+            task=each.task,
+            since=format_iso_ms(each.since_ms),
+            last_at=format_iso_ms(each.last_ms),
+            deferrals=each.deferrals,
+        )
+        for each in find_missing_tasks(services.valkey, services.shards, ref, provided)
+    ]
 
 
 def read_flows(services: Services, state: QueueState) -> tuple[list[FlowDetail], bool]:

@@ -108,6 +108,7 @@ class Moves(BaseModel):
     released: int | None = Field(description="Jobs that became due.", examples=[0])
     redriven: int | None = Field(description="Dead jobs queued again.", examples=[0])
     cancelled: int | None = Field(examples=[0])
+    deferred: int | None = Field(description="Running jobs given back without an attempt.", examples=[0])
 
 
 class Point(BaseModel):
@@ -139,6 +140,7 @@ class Totals(BaseModel):
     released: int = Field(description="Jobs that became due.", examples=[0])
     redriven: int = Field(description="Dead jobs queued again.", examples=[0])
     cancelled: int = Field(examples=[0])
+    deferred: int = Field(description="Running jobs given back without an attempt.", examples=[0])
 
 
 class Rates(BaseModel):

@@ -105,6 +105,15 @@ class Flow(BaseModel):
     oldest_at: Time | None = Field(examples=["2026-01-31T12:00:01.415Z"])
 
 
+class MissingTask(BaseModel):
+    """A task for which jobs of the queue were deferred within the last two minutes, and that no live worker has."""
+
+    task: str = Field(examples=["send_email"])
+    since: Time = Field(description="First of these deferrals.", examples=["2026-01-31T11:59:01.415Z"])
+    last_at: Time = Field(description="Last deferral.", examples=["2026-01-31T12:00:01.415Z"])
+    deferrals: int = Field(description="Deferrals since then.", examples=[12])
+
+
 class QueueDetail(LiveQueue):
     """One queue with its settings, counters and waiting jobs by flow."""
 
@@ -122,6 +131,7 @@ class QueueDetail(LiveQueue):
         description="False if PostgreSQL does not answer, so that flows with only cold jobs are missing.",
         examples=[True],
     )
+    missing_tasks: list[MissingTask] = Field(description="Tasks of waiting jobs that no live worker has.")
     timestamp: Time = Field(examples=["2026-01-31T12:00:03.638Z"])
 
 

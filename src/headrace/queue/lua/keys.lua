@@ -16,6 +16,8 @@ local DEAD_IN_POSTGRES = 'dead'
 -- Queues that a failed script left partly changed → jobs that it was adding or leasing (failure.lua, repair.lua).
 local REPAIR = PREFIX .. 'repair'
 local QUARANTINE = PREFIX .. 'quarantine'
+-- Tasks of deferred jobs that their workers do not have (missing_tasks.lua).
+local MISSING = PREFIX .. 'missing'
 -- `hungry`: queues that request a refill, scored by the time of the request. Movers block on it.
 local COLD, REFILL_REQUESTS = PREFIX .. 'cold', PREFIX .. 'hungry'
 local BURIED, LOSSES = PREFIX .. 'buried', PREFIX .. 'losses'

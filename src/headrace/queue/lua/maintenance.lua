@@ -30,9 +30,7 @@ local function reclaim_ended_leases(at_most)
       bury_job(job)
     else
       end_lease(job)
-      if is_last then redis.call('HINCRBY', job_key(EJ), 'attempts', -1) end
-      place_waiting(job.queue, J, job.due, job.priority, job.expires, job.detail)
-      count_op(job.queue, 'reclaim')
+      wait_again(job, job.due, 'reclaim', is_last and job.attempts - 1 or job.attempts)
     end
   end
   return #ended

@@ -13,8 +13,7 @@ local function nack_job(E, J, lease, delay, failure)
     bury_job(job)
     return 2
   end
-  place_waiting(job.queue, J, NOW + delay, job.priority, job.expires, job.detail)
-  count_op(job.queue, 'nack')
+  wait_again(job, NOW + delay, 'nack', job.attempts)
   return 1
 end
 

@@ -10,9 +10,7 @@ for i = 3, #ARGV, 3 do
   local job = find_leased_job(ARGV[i], ARGV[i + 1], ARGV[i + 2])
   if job then
     end_lease(job)
-    redis.call('HINCRBY', job_key(job.EJ), 'attempts', -1)
-    place_waiting(job.queue, job.J, job.due, job.priority, job.expires, job.detail)
-    count_op(job.queue, 'reclaim')
+    wait_again(job, job.due, 'reclaim', job.attempts - 1)
   end
   answers[#answers + 1] = job and 1 or 0
 end

@@ -1,5 +1,5 @@
 -- Waiting jobs: ready, or scheduled for later.
---@include keys, clock, queues, ready, places, wake
+--@include keys, clock, chunks, queues, ready, places, wake
 
 local function add_scheduled(queue, J, due)
   redis.call('ZADD', SCHEDULED, format_float(due), queue.E .. ':' .. J)
@@ -12,17 +12,21 @@ local function remove_scheduled(queue, J)
   queue.warm_scheduled = queue.warm_scheduled - 1
 end
 
--- Make a job wait: scheduled if `at` is later than now, else ready. Its TTL, if any, applies while it waits.
-local function place_waiting(queue, J, at, priority, expires, detail)
-  local EJ = queue.E .. ':' .. J
-  if at > NOW then
-    add_scheduled(queue, J, at)
-    redis.call('HSET', job_key(EJ), 'state', 'scheduled', 'due', format_float(at))
+-- Make a job whose lease has ended wait again, and count `op`: scheduled if `at` is later than now, else ready. Its TTL,
+-- if any, applies while it waits. `attempts` are those that count so far. `deferred_since` is kept only by a defer.
+local function wait_again(job, at, op, attempts, deferred_since)
+  local state = at > NOW and 'scheduled' or 'ready'
+  if state == 'scheduled' then
+    add_scheduled(job.queue, job.J, at)
   else
-    add_ready(queue, J, at, priority, detail)
-    redis.call('HSET', job_key(EJ), 'state', 'ready', 'due', format_float(at))
+    add_ready(job.queue, job.J, at, job.priority, job.detail)
   end
-  if expires then redis.call('ZADD', EXPIRIES, expires, EJ) end
+  local fields = { 'state', state, 'due', format_float(at), 'attempts', attempts }
+  if deferred_since then append_scored(fields, 'deferred_since', format_int(deferred_since)) end
+  redis.call('HSET', job_key(job.EJ), unpack(fields))
+  if job.deferred_since and not deferred_since then redis.call('HDEL', job_key(job.EJ), 'deferred_since') end
+  if job.expires then redis.call('ZADD', EXPIRIES, job.expires, job.EJ) end
+  count_op(job.queue, op)
 end
 
 -- Delete a waiting job, and count it for `op`.

@@ -8,6 +8,7 @@ for i = 3, #ARGV, 3 do
   local held = is_held(ARGV[i], ARGV[i + 1])
   if held then
     redis.call('XACK', STREAM, GROUP, ARGV[i])
+    end_deferral(ARGV[i])
     runs[#runs + 1] = ARGV[i + 2]
   end
   answers[#answers + 1] = held and 1 or 0

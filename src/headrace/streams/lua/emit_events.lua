@@ -28,6 +28,12 @@ if state.basis == 'server' and ARGV[7] == 'broker' then
   end
   state.basis = ARGV[7]
 end
+-- The same for a verb that the watcher of an earlier release did not report.
+if state.basis == 'broker' then
+  for _, verb in ipairs(VERBS) do
+    if verb ~= 'enqueue' then state['t:' .. verb] = state['t:' .. verb] or '0' end
+  end
+end
 local is_first_report = state.epoch == nil
 local totals, restarted = {}, is_first_report or state.basis ~= ARGV[7]
 for i, verb in ipairs(VERBS) do

@@ -1,9 +1,10 @@
 -- Pending entries of a consumer group. The pending entries list of the group is authoritative; `retries` only adds when
 -- an entry may be delivered again.
--- KEYS       stream, retries (entry → not before), stats (counters), samples (waits and run times), dead letters
+-- KEYS       stream, retries (entry → not before), stats (counters), samples (waits and run times), dead letters, deferred
+--            (entry → since when it has been deferred without another result)
 -- ARGV       group, consumer
 --@include clock
-local STREAM, RETRIES, STATS, SAMPLES, DEAD_LETTERS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local STREAM, RETRIES, STATS, SAMPLES, DEAD_LETTERS, DEFERRED = unpack(KEYS)
 local GROUP, CONSUMER = ARGV[1], ARGV[2]
 -- Consumer that owns the entries waiting for a retry.
 local RETRY_CONSUMER = 'headrace:waiting'
@@ -36,4 +37,11 @@ local function schedule_retry(id, at, deliveries)
   if #moved == 0 then return false end
   redis.call('ZADD', RETRIES, format_int(at), id)
   return true
+end
+
+-- Forget since when an entry has been deferred: it got another result. Most groups have no deferred entries.
+local has_deferred
+local function end_deferral(id)
+  if has_deferred == nil then has_deferred = redis.call('EXISTS', DEFERRED) == 1 end
+  if has_deferred then redis.call('ZREM', DEFERRED, id) end
 end

@@ -8,6 +8,7 @@ for i = 3, #ARGV, 3 do
   local held = is_held(ARGV[i], ARGV[i + 1])
   if held then
     schedule_retry(ARGV[i], NOW + tonumber(ARGV[i + 2]), ARGV[i + 1])
+    end_deferral(ARGV[i])
     failed = failed + 1
   end
   answers[#answers + 1] = held and 1 or 0

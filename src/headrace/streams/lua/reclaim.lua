@@ -7,7 +7,10 @@
 local answer = redis.call('XAUTOCLAIM', STREAM, GROUP, RETRY_CONSUMER, ARGV[3], ARGV[4], 'COUNT', ARGV[5], 'JUSTID')
 local returned, deleted = 0, answer[3] or {}
 for _, id in ipairs(answer[2]) do
-  returned = returned + redis.call('ZADD', RETRIES, 'NX', format_int(NOW), id)
+  if redis.call('ZADD', RETRIES, 'NX', format_int(NOW), id) == 1 then
+    end_deferral(id)
+    returned = returned + 1
+  end
 end
 for _, id in ipairs(deleted) do redis.call('ZREM', RETRIES, id) end
 add_count('reclaim', returned)

@@ -6,7 +6,10 @@
 local answers, returned = {}, 0
 for i = 3, #ARGV, 2 do
   local held = is_held(ARGV[i], ARGV[i + 1])
-  if held and schedule_retry(ARGV[i], NOW, tonumber(ARGV[i + 1]) - 1) then returned = returned + 1 end
+  if held then
+    if schedule_retry(ARGV[i], NOW, tonumber(ARGV[i + 1]) - 1) then returned = returned + 1 end
+    end_deferral(ARGV[i])
+  end
   answers[#answers + 1] = held and 1 or 0
 end
 add_count('reclaim', returned)
