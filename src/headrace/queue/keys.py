@@ -73,6 +73,8 @@ unambiguous. A job in `leases`, `scheduled` and `expiries` is written E:J.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from headrace.model.names import EnvRef, QueueRef
 
 SHARDS = "hr:shards"
@@ -164,12 +166,17 @@ def mover(shard: int) -> str:
     return prefix(shard) + "mover"
 
 
-def env_part(ref: EnvRef) -> str:
-    return ":".join(map(encode, (ref.org, ref.project, ref.env)))
+def env_part(ref: EnvRef | QueueRef) -> str:
+    return _join_names(ref.org, ref.project, ref.env)
+
+
+@lru_cache(maxsize=4096)
+def _join_names(*names: str) -> str:
+    return ":".join(map(encode, names))
 
 
 def queue_part(ref: QueueRef) -> str:
-    return f"{env_part(ref.environment)}:{encode(ref.queue)}"
+    return f"{env_part(ref)}:{encode(ref.queue)}"
 
 
 def part_prefix(org: str | None, project: str | None) -> str:

@@ -535,7 +535,7 @@ class Stubs:
 
 
 def _key_parts(ref: QueueRef) -> tuple[str, str]:
-    return keys.env_part(ref.environment), keys.encode(ref.queue)
+    return keys.env_part(ref), keys.encode(ref.queue)
 
 
 def _queue_args(ref: QueueRef) -> tuple[str, ...]:
@@ -543,7 +543,7 @@ def _queue_args(ref: QueueRef) -> tuple[str, ...]:
 
 
 def _lease_args(job: LeasedJob) -> tuple[Arg, ...]:
-    return keys.env_part(job.queue.environment), keys.encode(job.id), job.lease
+    return keys.env_part(job.queue), keys.encode(job.id), job.lease
 
 
 def _encode_error(error: str) -> bytes:

@@ -170,6 +170,14 @@ class AsyncScriptRunner:
                 answer = await self._execute("EVAL", call.script.source, *arguments)
         return call.parse(answer)
 
+    async def execute(self, *command: Arg) -> Any:
+        """Run a command that is not a script and return the reply as the server sends it. A command that blocks delays
+        the calls after it."""
+        with translate_errors():
+            if self._pool is None:
+                return await self._client.execute_command(*command)
+            return await self._execute(*command)
+
     async def _execute(self, *command: Arg) -> Any:
         connection = self._connections.get(asyncio.get_running_loop())
         if connection is None or not connection.is_in_use():

@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace.queue import keys
 from headrace.queue.client import Client
+from headrace.valkey.async_script_runner import AsyncScriptRunner
 from headrace.valkey.connect import AsyncValkey, connect_async, is_cluster, translate_errors
 
 ANSWER_S = 5.0  # how long after the end of a wait the server may take to answer
@@ -30,13 +31,13 @@ class WakeKeys:
         self._longest_wait_s = longest_wait_s
         self._client = client
         self._blocking_client: AsyncValkey = connect_async(client.url, longest_wait_s + ANSWER_S)
+        self._runner = AsyncScriptRunner(self._blocking_client)
 
     async def wait(self) -> int | None:
         """Wait until a shard may have jobs, pop its wake key and return its number. Return None if none had within the
         longest wait."""
         self._rotate()
-        with translate_errors():
-            answer: Any = await self._blocking_client.bzpopmin(list(self._keys), self._longest_wait_s)
+        answer: Any = await self._runner.execute("BZPOPMIN", *self._keys, str(self._longest_wait_s))
         return None if answer is None else self._keys[answer[0].decode()]
 
     def _rotate(self) -> None:
@@ -53,6 +54,7 @@ class WakeKeys:
                     await client.zadd(key, {"0": 0})
 
     async def close(self) -> None:
+        await self._runner.close()
         await self._blocking_client.aclose()
 
 
