@@ -216,6 +216,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--wake-kills", type=int, default=20, help="workers killed between wake and dequeue")
     parser.add_argument("--batch-kills", type=int, default=20, help="kills of the server and of producers, each")
+    parser.add_argument("--appendfsync", default="always", help="of the server of --batch-kills (default always)")
     parser.add_argument("--hang-rounds", type=int, default=10, help="stops of workers whose tasks hang")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-chaos-") as name:
@@ -223,7 +224,7 @@ def main() -> None:
         reports = (
             run_chaos(given.jobs, given.workers, folder),
             run_wake_faults(folder / "wake", given.wake_kills),
-            run_batch_faults(folder / "batches", given.batch_kills),
+            run_batch_faults(folder / "batches", given.batch_kills, given.appendfsync),
             run_hang_faults(folder / "hangs", given.hang_rounds),
         )
     merged: dict[str, object] = {}

@@ -23,7 +23,8 @@ from headrace.streams.depth import read_depth
 from headrace.streams.watcher import WatchedGroup, make_watched_group
 from headrace.valkey.connect import Valkey, connect
 from tests.chaos.children import kill, stop_all
-from tests.chaos.queue_run import POLL_S, ROOT, started_valkey
+from tests.chaos.queue_processes import ROOT, started_valkey
+from tests.chaos.queue_run import POLL_S
 from tests.chaos.queue_tasks import EXECUTIONS, notes_url
 from tests.model.fold import Fold, read_events
 
@@ -144,7 +145,7 @@ class Producer:
 def run_chaos(
     seconds: float, workers: int, folder: Path, *, kill_every_s: float = 1.0, give_up_s: float = 300.0
 ) -> Report:
-    with started_valkey(folder) as url, connect(url) as client:
+    with started_valkey(folder) as server, connect(url := server.url) as client:
         for stream in STREAMS:
             client.xgroup_create(stream, GROUP, id="0", mkstream=True)
         crew, producer = Crew(workers, url, folder), Producer(client)
