@@ -7,6 +7,7 @@ no innocent job may lose an attempt. A worker with too many hung threads ends by
 
 from __future__ import annotations
 
+import random
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,7 +145,8 @@ def enqueue_round(client: SyncClient, number: int) -> None:
     innocent = [
         NewJob(INNOCENT[i % len(INNOCENT)], b"", id=f"innocent-{number}-{i}") for i in range(INNOCENT_PER_ROUND)
     ]
-    jobs = sorted([*hanging, *innocent], key=lambda job: hash(job.id))  # mixed
+    jobs = [*hanging, *innocent]
+    random.Random(number).shuffle(jobs)
     for position, ref in enumerate(REFS):
         client.enqueue_many(ref, jobs[position :: len(REFS)])
 
