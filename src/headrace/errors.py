@@ -224,10 +224,6 @@ class MemoryFull(HeadraceError):
     again when the backlog is smaller."""
 
 
-class JobCancelled(HeadraceError):
-    """The job was cancelled while it ran."""
-
-
 class LeaseLost(HeadraceError):
     """The job's lease is no longer valid; another worker may be running the job. The result was not applied."""
 

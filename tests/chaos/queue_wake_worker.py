@@ -11,11 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import redis.asyncio.connection
-import redis.connection
-
 from headrace.cli.main import main
 from headrace.queue import keys
+from headrace.valkey.async_script_runner import AsyncScriptRunner
 from tests.chaos.queue_processes import WORKER
 
 SHARDS = 2
@@ -32,22 +30,15 @@ def stop_if_woken(reply: Any, file: Path) -> None:
 
 
 def watch_replies(file: Path) -> None:
-    """Look at every reply that redis-py reads, of blocking and of asynchronous connections."""
-    read_async = redis.asyncio.connection.AbstractConnection.read_response
-    read_blocking = redis.connection.Connection.read_response
+    """Look at every reply to a command that is not a script."""
+    execute = AsyncScriptRunner.execute
 
-    async def read_response_async(*args: Any, **options: Any) -> Any:
-        reply: Any = await read_async(*args, **options)
+    async def execute_and_look(*args: Any) -> Any:
+        reply: Any = await execute(*args)
         stop_if_woken(reply, file)
         return reply
 
-    def read_response(*args: Any, **options: Any) -> Any:
-        reply: Any = read_blocking(*args, **options)
-        stop_if_woken(reply, file)
-        return reply
-
-    redis.asyncio.connection.AbstractConnection.read_response = read_response_async
-    redis.connection.Connection.read_response = read_response
+    AsyncScriptRunner.execute = execute_and_look
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ Two workers of one group, and another group that lags behind.
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ from headrace.streams.dead_letters import count_dead, redrive
 from headrace.streams.depth import read_depth
 from headrace.streams.scripts import FIRST_ID, EntryDeferral, GroupStubs, LeasedEntry
 from headrace.valkey.connect import Valkey
-from headrace.valkey.scripts import run
+from headrace.valkey.scripts import ScriptCall, run
 from tests.streams import GROUP, KEYS, STREAM, entry_ids, publish, stats
 
 SETTINGS = settings(
@@ -93,15 +93,18 @@ class GroupMachine(RuleBasedStateMachine):
         name = sorted(self.hands)[pick % len(self.hands)]
         by, held = self.hands.pop(name)
         stubs = GroupStubs(KEYS, by)
-        call, to = {
-            "ack": (stubs.ack([(held, 1)]), self.done),
-            "nack": (stubs.nack([(held, 0)]), self.waiting),
-            "nack later": (stubs.nack([(held, FAR_MS)]), self.later),
-            "bury": (stubs.bury([(held, "why")]), self.dead),
-            "give back": (stubs.requeue([held]), self.waiting),
-            "defer": (stubs.defer([EntryDeferral(held, 0, 0)]), self.waiting),
-            "defer later": (stubs.defer([EntryDeferral(held, FAR_MS, FAR_MS)]), self.later),
-        }[how]
+        call, to = cast(
+            "dict[str, tuple[ScriptCall[list[int]], set[str]]]",
+            {
+                "ack": (stubs.ack([(held, 1)]), self.done),
+                "nack": (stubs.nack([(held, 0)]), self.waiting),
+                "nack later": (stubs.nack([(held, FAR_MS)]), self.later),
+                "bury": (stubs.bury([(held, "why")]), self.dead),
+                "give back": (stubs.requeue([held]), self.waiting),
+                "defer": (stubs.defer([EntryDeferral(held, 0, 0)]), self.waiting),
+                "defer later": (stubs.defer([EntryDeferral(held, FAR_MS, FAR_MS)]), self.later),
+            },
+        )[how]
         assert run(self.client, call) == [True]
         to.add(name)
         self.old.append((by, held))

@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from headrace.errors import JobCancelled
 from headrace.model.names import EnvRef, QueueRef
 
 
@@ -62,6 +61,10 @@ class JobInfo:
     due_at_ms: int | None = None  # since or from when the job may run; after a failure, that of its retry
     expires_at_ms: int | None = None  # None: never
     error: str | None = None  # message of the last failure, with its traceback; None: no failure
+
+
+class JobCancelled(Exception):
+    """Raised by `LeasedJob.check` if the task should end early."""
 
 
 class CancelReason(StrEnum):

@@ -200,7 +200,7 @@ class RedriveResult:
     remaining: int = 0  # examined jobs that match but exceed the caps
 
 
-class LeaseState(IntEnum):
+class LeaseStatus(IntEnum):
     """State of a lease, as a heartbeat finds it."""
 
     LOST = 0  # it ended; another worker may run the job
@@ -324,10 +324,10 @@ class Stubs:
         """Record that jobs start their last attempt. Return for each: True, or False if the lease was lost."""
         return self._call_for_shard("begin", shard, flatten_args(map(_lease_args, jobs)), parse_flags)
 
-    def extend(self, shard: int, jobs: Iterable[LeasedJob], lease_ms: int) -> ScriptCall[list[LeaseState]]:
+    def extend(self, shard: int, jobs: Iterable[LeasedJob], lease_ms: int) -> ScriptCall[list[LeaseStatus]]:
         """Extend leases. Return the state of each."""
         args = [lease_ms, *flatten_args(map(_lease_args, jobs))]
-        return self._call_for_shard("extend", shard, args, lambda answer: [*map(LeaseState, answer)])
+        return self._call_for_shard("extend", shard, args, lambda answer: [*map(LeaseStatus, answer)])
 
     def ack(self, shard: int, done: Iterable[tuple[LeasedJob, int]], keep_ms: int = 0) -> ScriptCall[list[bool]]:
         """Acknowledge jobs, given as (job, run ms). Return for each: True, or False if the lease was lost. The ids stay

@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, cast
 
-from headrace.errors import HeadraceError, JobCancelled, QueueUnavailable
-from headrace.model.job import CancelReason, LeasedJob
+from headrace.errors import HeadraceError, QueueUnavailable
+from headrace.model.job import CancelReason, JobCancelled, LeasedJob
 from headrace.queue.job_context import running_job
 from headrace.queue.registry import RunningTask, WorkerRegistration
-from headrace.queue.scripts import Deferral, LeasedJobs, LeaseState
+from headrace.queue.scripts import Deferral, LeasedJobs, LeaseStatus
 from headrace.queue.tasks import Bury, RegisteredTask, Tasks
 from headrace.queue.worker_metrics import LOST, WorkerMetrics, WorkerStatus, find_oldest
 from headrace.runtime.backoff import Backoff
@@ -54,7 +54,7 @@ UNKNOWN_TASK_MS = (1_000, 30_000)  # shortest and longest delay of a job whose t
 MAX_MISSING_TASKS = 50  # names that a dequeue can exclude
 
 
-class Source(ResultReceiver, Protocol):
+class JobSource(ResultReceiver, Protocol):
     """A shard of the queue, or a consumer group. Every call may raise; a source that fails delays only its own jobs."""
 
     name: str  # for logs
@@ -68,7 +68,7 @@ class Source(ResultReceiver, Protocol):
         """Record that a job starts its last attempt. Return False if its lease was lost."""
         ...
 
-    def extend(self, client: Valkey, jobs: Sequence[LeasedJob]) -> Sequence[LeaseState]:
+    def extend(self, client: Valkey, jobs: Sequence[LeasedJob]) -> Sequence[LeaseStatus]:
         """Extend leases. Called in a heartbeat thread, with its own client."""
         ...
 
@@ -98,7 +98,7 @@ class SourceState:
     """State of a worker for one source."""
 
     index: int
-    source: Source
+    source: JobSource
     link: SourceConnection = field(default_factory=SourceConnection)
     may_have_jobs: bool = True  # False: the last dequeue left none, and the worker was not woken since
     false_wakes: int = 0  # wakes in a row that found no job
@@ -206,7 +206,7 @@ class WorkerCore:
     async def serve_sources(
         self,
         url: str,
-        sources: Sequence[Source],
+        sources: Sequence[JobSource],
         waits: Sequence[SourceWait],
         periodic: Iterable[tuple[float, Callable[[], Awaitable[None]]]] = (),  # interval in seconds, and what to call
     ) -> None:
@@ -493,13 +493,13 @@ class WorkerCore:
         running = [each.job for each in list(self._running.values()) if each.state is state]
         return [*prefetched, *running, *state.in_report.list_jobs(), *state.results.list_jobs()]
 
-    def _record_heartbeat(self, state: SourceState, leases: Iterable[tuple[LeasedJob, LeaseState]]) -> None:
+    def _record_heartbeat(self, state: SourceState, leases: Iterable[tuple[LeasedJob, LeaseStatus]]) -> None:
         state.heartbeat_at = time.time()
         state.link.mark_connected()
         for job, lease in leases:
-            if lease == LeaseState.LOST:
+            if lease == LeaseStatus.LOST:
                 self._handle_lost_lease(state, job)
-            elif lease == LeaseState.CANCELLED:
+            elif lease == LeaseStatus.CANCELLED:
                 self._cancel_job(state, job)
 
     def _record_failed_heartbeat(self, state: SourceState, error: Exception) -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from headrace.errors import SettingsNotRestored
 from headrace.model.job import LeasedJob
 from headrace.queue.client import Client
-from headrace.queue.scripts import Deferral, LeasedJobs, LeaseState, Stubs
+from headrace.queue.scripts import Deferral, LeasedJobs, LeaseStatus, Stubs
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import ScriptCall, run
 from headrace.worker.options import WorkerOptions
@@ -126,7 +126,7 @@ class QueueShard:
     async def requeue(self, jobs: Sequence[LeasedJob]) -> Sequence[bool]:
         return await self._run(self._stubs.requeue(self._number, jobs))
 
-    def extend(self, client: Valkey, jobs: Sequence[LeasedJob]) -> Sequence[LeaseState]:
+    def extend(self, client: Valkey, jobs: Sequence[LeasedJob]) -> Sequence[LeaseStatus]:
         return run(client, self._stubs.extend(self._number, jobs, self._options.lease_ms))
 
     def note_failure(self) -> None:
