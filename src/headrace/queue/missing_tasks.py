@@ -41,7 +41,9 @@ def read_missing_tasks(client: Valkey, shard: int, provided: Collection[str]) ->
     return sorted(missing, key=lambda each: (each.queue, each.task))
 
 
-def find_missing_tasks(client: Valkey, shards: int, ref: QueueRef, provided: Collection[str]) -> list[MissingTaskRecord]:
+def find_missing_tasks(
+    client: Valkey, shards: int, ref: QueueRef, provided: Collection[str]
+) -> list[MissingTaskRecord]:
     """As `read_missing_tasks`, for one queue."""
     found = read_missing_tasks(client, ref.environment.shard(shards), provided)
     return [each for each in found if each.queue == ref]
