@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.api.services import Services
-from headrace.model.job import JobState, LeasedJob, LeaseState, NewJob
+from headrace.model.job import JobLeaseState, JobState, LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
 from headrace.queue.client import Client, QueueOptions, SyncClient
@@ -54,7 +54,7 @@ def test_without_the_option_a_running_job_is_not_changed(valkey: Valkey, client:
     info = client.get(ENV, "1")
     assert info is not None
     assert not info.cancel_requested
-    assert run(valkey, STUBS.extend_leases(0, [leased], HOUR_MS)) == [LeaseState.HELD]
+    assert run(valkey, STUBS.extend_leases(0, [leased], HOUR_MS)) == [JobLeaseState.HELD]
 
 
 def test_waiting_jobs_are_removed_as_before(valkey: Valkey, client: SyncClient) -> None:
@@ -68,7 +68,7 @@ def test_the_worker_learns_of_it_with_its_heartbeat(valkey: Valkey, client: Sync
     info = client.get(ENV, "1")
     assert info is not None
     assert (info.state, info.cancel_requested) == (JobState.RUNNING, True)
-    assert run(valkey, STUBS.extend_leases(0, [job], HOUR_MS)) == [LeaseState.CANCELLED]
+    assert run(valkey, STUBS.extend_leases(0, [job], HOUR_MS)) == [JobLeaseState.CANCELLED]
     assert run(valkey, STUBS.extend(0, [job], HOUR_MS)) == [True]  # the lease is held
     assert run(valkey, STUBS.begin(0, [job])) == [True]
 

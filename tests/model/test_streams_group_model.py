@@ -18,7 +18,7 @@ from headrace.streams.dead_letters import count_dead, redrive
 from headrace.streams.depth import read_depth
 from headrace.streams.scripts import FIRST_ID, EntryDeferral, GroupStubs, LeasedEntry
 from headrace.valkey.connect import Valkey
-from headrace.valkey.scripts import run
+from headrace.valkey.scripts import ScriptCall, run
 from tests.streams import GROUP, KEYS, STREAM, entry_ids, publish, stats
 
 SETTINGS = settings(
@@ -93,7 +93,7 @@ class GroupMachine(RuleBasedStateMachine):
         name = sorted(self.hands)[pick % len(self.hands)]
         by, held = self.hands.pop(name)
         stubs = GroupStubs(KEYS, by)
-        call, to = {
+        calls: dict[str, tuple[ScriptCall[Any], set[str]]] = {
             "ack": (stubs.ack([(held, 1)]), self.done),
             "nack": (stubs.nack([(held, 0)]), self.waiting),
             "nack later": (stubs.nack([(held, FAR_MS)]), self.later),
@@ -101,7 +101,8 @@ class GroupMachine(RuleBasedStateMachine):
             "give back": (stubs.requeue([held]), self.waiting),
             "defer": (stubs.defer([EntryDeferral(held, 0, 0)]), self.waiting),
             "defer later": (stubs.defer([EntryDeferral(held, FAR_MS, FAR_MS)]), self.later),
-        }[how]
+        }
+        call, to = calls[how]
         assert run(self.client, call) == [True]
         to.add(name)
         self.old.append((by, held))

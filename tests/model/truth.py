@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headrace.model.event import Op
-from headrace.model.job import JobState, LeasedJob, LeaseState, NewJob
+from headrace.model.job import JobLeaseState, JobState, LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.keys import encode, env_part, job_part
 from headrace.queue.scripts import DEFAULT_CAPS, DeadFilter, WarmCaps
@@ -335,12 +335,12 @@ class Truth:
             job.unbegun = ""
         return job is not None
 
-    def extend(self, leased: LeasedJob) -> LeaseState:
+    def extend(self, leased: LeasedJob) -> JobLeaseState:
         job = self.held(leased)
         if not job:
-            return LeaseState.LOST
+            return JobLeaseState.LOST
         job.lease_ends_ms = NEVER
-        return LeaseState.CANCELLED if job.cancelled else LeaseState.HELD
+        return JobLeaseState.CANCELLED if job.cancelled else JobLeaseState.HELD
 
     def ack(self, leased: LeasedJob, *, keep: bool) -> bool:
         job = self.held(leased)

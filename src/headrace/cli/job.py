@@ -44,9 +44,10 @@ def job(invocation: Invocation, env: EnvRef, job_id: str, as_json: bool) -> None
 @click.option("--running", is_flag=True, help="Also cancel a running job: its worker stops it.")
 @pass_invocation
 def cancel(invocation: Invocation, env: EnvRef, job_id: str, running: bool) -> None:
-    """Cancel a waiting job, or with --running a running one.
+    """Cancel a waiting or running job.
 
-    Another job is left unchanged (exit code 1). A running job may still succeed before its worker stops it.
+    A dead job, and without --running a running one, is left unchanged (exit code 1). A running job may still succeed
+    before its worker stops it.
     """
     with open_queue_client(invocation.settings) as client:
         before = client.cancel(env, job_id, running=running)

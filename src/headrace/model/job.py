@@ -74,7 +74,7 @@ class JobInfo:
     cancel_requested: bool = False  # a running job that is removed when it ends without a result or fails
 
 
-class LeaseState(IntEnum):
+class JobLeaseState(IntEnum):
     """State of a worker's lease on a job when the worker extends it."""
 
     LOST = 0  # another delivery has the job, or it has ended

@@ -10,7 +10,7 @@ from secrets import token_hex
 from typing import Any, TypeVar
 
 from headrace.model.event import generate_event_lua
-from headrace.model.job import JobInfo, JobState, LeasedJob, LeaseState, NewJob
+from headrace.model.job import JobInfo, JobLeaseState, JobState, LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.valkey.scripts import Arg, Script, ScriptCall, flatten_args, load_script, parse_flags
@@ -329,11 +329,11 @@ class Stubs:
 
     def extend(self, shard: int, jobs: Iterable[LeasedJob], lease_ms: int) -> ScriptCall[list[bool]]:
         """Extend leases. Return for each: True, or False if the lease was lost."""
-        return self._extend(shard, jobs, lease_ms, lambda answer: [state != LeaseState.LOST for state in answer])
+        return self._extend(shard, jobs, lease_ms, lambda answer: [state != JobLeaseState.LOST for state in answer])
 
-    def extend_leases(self, shard: int, jobs: Iterable[LeasedJob], lease_ms: int) -> ScriptCall[list[LeaseState]]:
+    def extend_leases(self, shard: int, jobs: Iterable[LeasedJob], lease_ms: int) -> ScriptCall[list[JobLeaseState]]:
         """Extend leases. Return the state of each."""
-        return self._extend(shard, jobs, lease_ms, lambda answer: list(map(LeaseState, answer)))
+        return self._extend(shard, jobs, lease_ms, lambda answer: list(map(JobLeaseState, answer)))
 
     def _extend(
         self, shard: int, jobs: Iterable[LeasedJob], lease_ms: int, parse: Callable[[list[int]], T]
