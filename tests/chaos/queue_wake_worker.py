@@ -14,6 +14,7 @@ from typing import Any
 from headrace.cli.main import main
 from headrace.queue import keys
 from headrace.valkey.async_script_runner import AsyncScriptRunner
+from headrace.valkey.scripts import Arg
 from tests.chaos.queue_processes import WORKER
 
 SHARDS = 2
@@ -33,8 +34,8 @@ def watch_replies(file: Path) -> None:
     """Look at every reply to a command that is not a script."""
     execute = AsyncScriptRunner.execute
 
-    async def execute_and_look(*args: Any) -> Any:
-        reply: Any = await execute(*args)
+    async def execute_and_look(self: AsyncScriptRunner, *command: Arg) -> Any:
+        reply: Any = await execute(self, *command)
         stop_if_woken(reply, file)
         return reply
 

@@ -289,6 +289,14 @@ class TestCancel:
         assert "is running; only waiting jobs" in shell.refused("cancel", *ENV, "1")
         assert shell.state().running == 1
 
+    def test_a_running_job_is_cancelled_on_request(self, shell: Shell) -> None:
+        shell.client.enqueue(REF, NewJob("send", id="1"))
+        shell.dequeue()
+        assert shell.ok("cancel", *ENV, "1", "--running") == "requested cancellation of 1 (running)\n"
+        assert "cancellation" in shell.ok("job", *ENV, "1")
+        shell.client.enqueue(REF, NewJob("send", id="2"))
+        assert shell.ok("cancel", *ENV, "2", "--running") == "cancelled 2 (was ready)\n"
+
 
 def test_redrive_takes_the_dead_jobs_that_are_meant(shell: Shell) -> None:
     for number, (task, error) in enumerate([("a", "timeout"), ("a", "refused"), ("b", "timeout"), ("b", "other")]):
@@ -422,4 +430,4 @@ def test_the_commands_work_the_same_on_a_cluster(
         assert shell.document("metrics", "on")["enabled"]
         shell.ok("pause", *NAMES)
         shell.ok("cancel", *ENV, "1")
-    assert [one.found for one in check_valkey(any_valkey_url, SHARDS)] == ["none", "noeviction", "yes"]
+    assert [one.found for one in check_valkey(any_valkey_url, SHARDS)] == ["none", "none", "noeviction", "yes"]

@@ -169,7 +169,7 @@ def test_old_missing_tasks_are_not_shown_and_start_again(valkey: Valkey, client:
 
 def test_missing_tasks_are_bounded(valkey: Valkey, client: SyncClient) -> None:
     now = server_ms(valkey)
-    entries = {f"{keys.queue_part(REF)}\tt{number}": f"{now} {now} 1" for number in range(300)}
+    entries: dict[Any, Any] = {f"{keys.queue_part(REF)}\tt{number}": f"{now} {now} 1" for number in range(300)}
     valkey.hset(keys.missing(0), mapping=entries)
     enqueue(client, "1", "2")
     first, second = dequeue(valkey, 2)

@@ -245,6 +245,30 @@ def defer_long_ago(world: World) -> None:
         world.valkey.hset(keys.job(0, held.queue.environment, held.id), "deferred_since", PAST)
 
 
+def cancel_running(world: World) -> None:
+    for held in some_held(world):
+        world.run(STUBS.cancel(held.queue.environment, held.id, running=True))
+        world.removed.add(held.id)
+
+
+def age_cancelled(world: World) -> None:
+    cancel_running(world)
+    age(world)
+
+
+def add_other_tasks(world: World) -> None:
+    """Put jobs of a task that a worker does not have in front of others."""
+    for ref, prefix in ((X, "ox"), (Y, "oy"), (NEW, "on")):
+        world.enqueue(ref, *(NewJob("other", b"payload", f"{prefix}{number}", max_attempts=3) for number in range(2)))
+        world.valkey.zadd(keys.ready(0, ref), {f"{prefix}{number}": PAST for number in range(2)})
+
+
+def mark_waiting(world: World) -> None:
+    """As a worker of an older release leaves a job that was to be cancelled."""
+    world.valkey.hset(keys.job(0, X.environment, "x3"), "cancel", "1")
+    world.removed.add("x3")
+
+
 def age(world: World) -> None:
     world.end_leases(*(held.id for held in some_held(world)))
     world.make_due(X, "due")
@@ -323,6 +347,24 @@ SCENARIOS = {
     "dequeue an expired job": Scenario(
         "dequeue", lambda world: STUBS.dequeue(0, 20, HOUR_MS), World.hold, lambda world: world.end_ttl(X, "over")
     ),
+    "dequeue without some tasks": Scenario(
+        "dequeue",
+        lambda world: STUBS.dequeue(0, 7, HOUR_MS, excluded_tasks=["other"]),
+        World.hold,
+        arrange=add_other_tasks,
+    ),
+    "dequeue by name without some tasks": Scenario(
+        "dequeue",
+        lambda world: STUBS.dequeue(0, 4, HOUR_MS, ["x", "new"], excluded_tasks=["other"]),
+        World.hold,
+        arrange=add_other_tasks,
+    ),
+    "dequeue skipped jobs": Scenario(
+        "dequeue",
+        lambda world: STUBS.dequeue(0, 4, HOUR_MS, excluded_tasks=["other", "task"]),
+        World.hold,
+        arrange=add_other_tasks,
+    ),
     "begin": Scenario("begin", lambda world: STUBS.begin(0, some_held(world))),
     "extend": Scenario("extend", lambda world: STUBS.extend(0, some_held(world), HOUR_MS)),
     "ack": Scenario(
@@ -363,6 +405,28 @@ SCENARIOS = {
     ),
     "cancel a scheduled job": Scenario(
         "cancel", lambda world: STUBS.cancel(X.environment, "later"), arrange=lambda world: world.removed.add("later")
+    ),
+    "cancel a running job": Scenario(
+        "cancel",
+        lambda world: STUBS.cancel(X.environment, "x0", running=True),
+        arrange=lambda world: world.removed.add("x0"),
+    ),
+    "extend cancelled jobs": Scenario(
+        "extend", lambda world: STUBS.extend(0, some_held(world), HOUR_MS), arrange=cancel_running
+    ),
+    "nack cancelled jobs": Scenario(
+        "nack",
+        lambda world: STUBS.nack(0, [(held, 0, "no") for held in some_held(world)]),
+        let_go,
+        arrange=cancel_running,
+    ),
+    "defer cancelled jobs": Scenario("defer", lambda world: defer(world, 0), let_go, arrange=cancel_running),
+    "requeue cancelled jobs": Scenario(
+        "requeue", lambda world: STUBS.requeue(0, some_held(world)), let_go, arrange=cancel_running
+    ),
+    "reclaim cancelled jobs": Scenario("reclaim", lambda world: STUBS.reclaim(0, 100), arrange=age_cancelled),
+    "dequeue a cancelled job": Scenario(
+        "dequeue", lambda world: STUBS.dequeue(0, 20, HOUR_MS), World.hold, arrange=mark_waiting
     ),
     "redrive": Scenario("redrive", lambda world: STUBS.redrive(Y, DeadFilter(), 100)),
     "pause": Scenario("configure", lambda world: STUBS.configure(X, {"paused": "1"})),

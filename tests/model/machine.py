@@ -137,10 +137,10 @@ class QueueMachine(RuleBasedStateMachine):
         with nullcontext() if client in self.loses else pytest.raises(error):
             self.run(client, call)
 
-    @rule(client=clients, env=environments, job_id=st.sampled_from(IDS))
-    def cancel(self, client: int, env: EnvRef, job_id: str) -> None:
-        answer = self.run(client, self.stubs.cancel(env, job_id))
-        expected = self.truth.cancel(env, job_id)
+    @rule(client=clients, env=environments, job_id=st.sampled_from(IDS), running=st.booleans())
+    def cancel(self, client: int, env: EnvRef, job_id: str, running: bool) -> None:
+        answer = self.run(client, self.stubs.cancel(env, job_id, running=running))
+        expected = self.truth.cancel(env, job_id, running=running)
         assert answer in (expected, Lost.ANSWER)
         self.truth.settle(self.stubs.find_shard(env))
 
@@ -240,7 +240,7 @@ class QueueMachine(RuleBasedStateMachine):
         expected = [self.truth.nack(job, delay_ms, error) for job in jobs]
         assert answer in (expected, Lost.ANSWER)
         self.learn_times([job for job in held if job.waits], before, delay_ms)
-        self.learn_burials([job for job in held if not job.waits], before)
+        self.learn_burials([job for job in held if job.state is JobState.DEAD], before)
         self.truth.settle(shard)
 
     @precondition(some_client_has_leases)
@@ -513,4 +513,5 @@ def expected_info(job: Job) -> JobInfo:
     return JobInfo(
         job.queue.environment, new.id, job.state, job.queue.queue, new.task, new.payload, new.flow, new.flow_type,
         new.priority, job.attempts, new.max_attempts, job.enqueued_ms, int(job.due_ms), job.expires_ms, job.error,
+        job.cancelled and job.state is not JobState.DEAD,
     )  # fmt: skip

@@ -6,7 +6,7 @@ Two workers of one group, and another group that lags behind.
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -93,18 +93,16 @@ class GroupMachine(RuleBasedStateMachine):
         name = sorted(self.hands)[pick % len(self.hands)]
         by, held = self.hands.pop(name)
         stubs = GroupStubs(KEYS, by)
-        call, to = cast(
-            "dict[str, tuple[ScriptCall[list[int]], set[str]]]",
-            {
-                "ack": (stubs.ack([(held, 1)]), self.done),
-                "nack": (stubs.nack([(held, 0)]), self.waiting),
-                "nack later": (stubs.nack([(held, FAR_MS)]), self.later),
-                "bury": (stubs.bury([(held, "why")]), self.dead),
-                "give back": (stubs.requeue([held]), self.waiting),
-                "defer": (stubs.defer([EntryDeferral(held, 0, 0)]), self.waiting),
-                "defer later": (stubs.defer([EntryDeferral(held, FAR_MS, FAR_MS)]), self.later),
-            },
-        )[how]
+        calls: dict[str, tuple[ScriptCall[Any], set[str]]] = {
+            "ack": (stubs.ack([(held, 1)]), self.done),
+            "nack": (stubs.nack([(held, 0)]), self.waiting),
+            "nack later": (stubs.nack([(held, FAR_MS)]), self.later),
+            "bury": (stubs.bury([(held, "why")]), self.dead),
+            "give back": (stubs.requeue([held]), self.waiting),
+            "defer": (stubs.defer([EntryDeferral(held, 0, 0)]), self.waiting),
+            "defer later": (stubs.defer([EntryDeferral(held, FAR_MS, FAR_MS)]), self.later),
+        }
+        call, to = calls[how]
         assert run(self.client, call) == [True]
         to.add(name)
         self.old.append((by, held))

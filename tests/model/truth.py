@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from headrace.model.event import Op
-from headrace.model.job import JobState, LeasedJob, NewJob
+from headrace.model.job import JobLeaseState, JobState, LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.keys import encode, env_part, job_part
 from headrace.queue.scripts import DEFAULT_CAPS, DeadFilter, WarmCaps
@@ -40,6 +40,7 @@ class Job:
     lease_ends_ms: float = NEVER  # while it runs; NEVER: not within this test
     error: str | None = None
     buried_ms: float = 0.0
+    cancelled: bool = False  # while it ran
     deferred_ms: int | None = None  # when it was first deferred, if it got no other result since
 
     @property
@@ -203,13 +204,15 @@ class Truth:
         self._count(ref, Op.ENQUEUE)
         return True
 
-    def cancel(self, env: EnvRef, job_id: str) -> JobState | None:
+    def cancel(self, env: EnvRef, job_id: str, *, running: bool = False) -> JobState | None:
         job = self.jobs.get((env, job_id))
         if not job:
             return None
         state = job.state
         if job.waits:
             self._remove(job, Op.CANCEL)
+        elif running and state is JobState.RUNNING:
+            job.cancelled = True
         return state
 
     # Workers
@@ -332,11 +335,12 @@ class Truth:
             job.unbegun = ""
         return job is not None
 
-    def extend(self, leased: LeasedJob) -> bool:
+    def extend(self, leased: LeasedJob) -> JobLeaseState:
         job = self.held(leased)
-        if job:
-            job.lease_ends_ms = NEVER
-        return job is not None
+        if not job:
+            return JobLeaseState.LOST
+        job.lease_ends_ms = NEVER
+        return JobLeaseState.CANCELLED if job.cancelled else JobLeaseState.HELD
 
     def ack(self, leased: LeasedJob, *, keep: bool) -> bool:
         job = self.held(leased)
@@ -377,7 +381,7 @@ class Truth:
             return 0
         job.attempts -= 1
         since_ms = now_ms if job.deferred_ms is None else job.deferred_ms
-        if bury_after_ms and now_ms - since_ms >= bury_after_ms:
+        if bury_after_ms and now_ms - since_ms >= bury_after_ms and not job.cancelled:
             job.error = error
             self._bury(job)
             return 2
@@ -447,7 +451,8 @@ class Truth:
         for job in matching:
             if not self._fits(ref, 1, job.size):
                 break
-            job.state, job.attempts, job.expires_ms, job.deferred_ms = JobState.READY, 0, None, None
+            job.state, job.attempts, job.expires_ms = JobState.READY, 0, None
+            job.deferred_ms, job.cancelled = None, False
             self._count(ref, Op.REDRIVE)
             moved.append(job)
         return moved, looked_at, len(matching) - len(moved)
@@ -469,9 +474,12 @@ class Truth:
         self.queues[ref].counts[op] += 1
 
     def _wait_again(self, job: Job, op: Op, *, later: bool = False) -> None:
+        self._count(job.queue, op)
+        if job.cancelled:
+            self._remove(job, Op.CANCEL)
+            return
         job.state = JobState.SCHEDULED if later else JobState.READY
         job.deferred_ms = None
-        self._count(job.queue, op)
 
     def _bury(self, job: Job) -> None:
         job.state = JobState.DEAD

@@ -193,6 +193,7 @@ def check_hashes(contents: ValkeyContents, truth: Truth) -> None:
         fields |= {"delivery": job.lease} if job.lease else {}
         fields |= {"unbegun": job.unbegun} if job.unbegun else {}
         fields |= {} if job.deferred_ms is None else {"deferred_since": str(job.deferred_ms)}
+        fields |= {"cancel": "1"} if job.cancelled else {}
         fields |= {"detail": job.detail}
         expected[keys.job(truth.find_shard(job), *job.key)] = fields
     found: dict[str, Fields] = {}

@@ -91,8 +91,9 @@ export async function getJob(tenant: Tenant, id: string, signal: AbortSignal): P
   return (await request("GET", `/api/v1/jobs/${pathSegment(id)}?${tenantQuery(tenant)}`, signal)) as Job;
 }
 
-export async function cancelJob(tenant: Tenant, id: string, signal: AbortSignal): Promise<void> {
-  await request("DELETE", `/api/v1/jobs/${pathSegment(id)}?${tenantQuery(tenant)}`, signal);
+/** Cancel a waiting job, and with `running` also one that a worker runs. */
+export async function cancelJob(tenant: Tenant, id: string, running: boolean, signal: AbortSignal): Promise<void> {
+  await request("DELETE", `/api/v1/jobs/${pathSegment(id)}?${tenantQuery(tenant)}${running ? "&running=true" : ""}`, signal);
 }
 
 export function listDeadJobs(ref: QueueRef, which: DeadFilter, cursor: string | null, signal: AbortSignal): Promise<DeadList> {

@@ -38,7 +38,7 @@ export interface Batch {
 
 export interface Cancelled {
   id: string;
-  was: "cold" | "scheduled" | "ready";
+  was: "cold" | "scheduled" | "ready" | "running";
 }
 
 export interface Caps {
@@ -345,6 +345,7 @@ export interface Job {
   expires_at: string | null;
   payload: Payload | null;
   error: string | null;
+  cancel_requested: boolean;
 }
 
 export interface JobToEnqueue {

@@ -13,7 +13,7 @@ from headrace.cli.formatting import ABSENT, escape_control, format_size, format_
 from headrace.cli.output import json_option, print_json, print_table
 from headrace.cli.queue_client import open_queue_client
 from headrace.errors import JobNotWaiting, UnknownJob
-from headrace.model.job import JobInfo, JobState
+from headrace.model.job import CANCELLABLE_STATES, JobInfo, JobState, describe_uncancelled
 from headrace.model.names import EnvRef
 
 PREVIEW_BYTES = 1024
@@ -41,18 +41,23 @@ def job(invocation: Invocation, env: EnvRef, job_id: str, as_json: bool) -> None
 @click.command()
 @env_arguments
 @click.argument("job_id", metavar="ID")
+@click.option("--running", is_flag=True, help="Also cancel a running job: its worker stops it.")
 @pass_invocation
-def cancel(invocation: Invocation, env: EnvRef, job_id: str) -> None:
-    """Cancel a waiting job.
+def cancel(invocation: Invocation, env: EnvRef, job_id: str, running: bool) -> None:
+    """Cancel a waiting or running job.
 
-    A running or dead job is left unchanged (exit code 1).
+    A dead job, and without --running a running one, is left unchanged (exit code 1). A running job may still succeed
+    before its worker stops it.
     """
     with open_queue_client(invocation.settings) as client:
-        before = client.cancel(env, job_id)
+        before = client.cancel(env, job_id, running=running)
     if before is None:
         raise build_unknown_job_error(env, job_id)
-    if before not in (JobState.READY, JobState.SCHEDULED, JobState.COLD):
-        raise JobNotWaiting(f"Job {job_id!r} is {before}; only waiting jobs can be cancelled. Nothing was changed.")
+    if before is JobState.RUNNING and running:
+        click.echo(f"requested cancellation of {job_id} (running)")
+        return
+    if before not in CANCELLABLE_STATES:
+        raise JobNotWaiting(describe_uncancelled(job_id, before))
     click.echo(f"cancelled {job_id} (was {before})")
 
 
@@ -74,6 +79,7 @@ def build_rows(found: JobInfo) -> list[list[str]]:
         ["queue", found.queue],
         ["task", found.task],
         ["attempts", f"{found.attempts} of {found.max_attempts}"],
+        *([["cancellation", "requested"]] if found.cancel_requested else []),
         ["priority", str(found.priority)],
         ["enqueued", format_time(found.enqueued_at_ms)],
         ["due", format_time(found.due_at_ms)],
@@ -105,6 +111,7 @@ def build_document(found: JobInfo) -> dict[str, Any]:
         "flow_type": found.flow_type or None,
         "payload": {"bytes": len(found.payload), "text" if text else "hex": shown, "cut": cut},
         "error": found.error,
+        "cancel_requested": found.cancel_requested,
     }
 
 

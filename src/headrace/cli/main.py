@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "enqueue": ("headrace.cli.enqueue:enqueue", "Add jobs to a queue."),
     "queues": ("headrace.cli.queues:queues", "List queues and their current state."),
     "job": ("headrace.cli.job:job", "Show a job: state, payload and last error."),
-    "cancel": ("headrace.cli.job:cancel", "Cancel a waiting job."),
+    "cancel": ("headrace.cli.job:cancel", "Cancel a waiting or running job."),
     "redrive": ("headrace.cli.redrive:redrive", "Redrive a queue's dead jobs, with their attempts reset."),
     "discard": ("headrace.cli.redrive:discard", "Delete a queue's dead jobs permanently."),
     "pause": ("headrace.cli.queue_control:pause", "Pause a queue: accept jobs but start none."),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 from headrace.model.names import EnvRef, QueueRef
 
@@ -42,6 +42,16 @@ class JobState(StrEnum):
     DONE = "done"  # finished; only its id is kept, for queue.keep_done
 
 
+CANCELLABLE_STATES = (JobState.READY, JobState.SCHEDULED, JobState.COLD)
+"""States in which a cancelled job is removed at once."""
+
+
+def describe_uncancelled(job_id: str, state: JobState) -> str:
+    """Return why a job in this state was not cancelled."""
+    hint = " Running jobs are cancelled only on request." if state is JobState.RUNNING else ""
+    return f"Job {job_id!r} is {state}; only waiting jobs can be cancelled.{hint} Nothing was changed."
+
+
 @dataclass(frozen=True)
 class JobInfo:
     """Current state of a job. For a finished job only its id and state are known."""
@@ -61,6 +71,15 @@ class JobInfo:
     due_at_ms: int | None = None  # since or from when the job may run; after a failure, that of its retry
     expires_at_ms: int | None = None  # None: never
     error: str | None = None  # message of the last failure, with its traceback; None: no failure
+    cancel_requested: bool = False  # a running job that is removed when it ends without a result or fails
+
+
+class JobLeaseState(IntEnum):
+    """State of a worker's lease on a job when the worker extends it."""
+
+    LOST = 0  # another delivery has the job, or it has ended
+    HELD = 1
+    CANCELLED = 2  # held, and the job is to be cancelled: the worker stops it and defers it
 
 
 class JobCancelled(Exception):

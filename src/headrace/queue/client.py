@@ -108,10 +108,13 @@ class SyncClient:
                 operation.raise_refused(error)
         return operation.accepted
 
-    def cancel(self, env: EnvRef, job_id: str) -> JobState | None:
-        """Cancel a job if it is ready, scheduled or cold. Return the state it was in; None if there is no such job."""
+    def cancel(self, env: EnvRef, job_id: str, *, running: bool = False) -> JobState | None:
+        """Cancel a job if it is ready, scheduled or cold. Return the state it was in; None if there is no such job.
+
+        With `running`, a running job is cancelled too, and `running` is returned: its worker stops it at the next
+        heartbeat, and it is not retried. It may still succeed before that."""
         check_job_id(env, job_id)
-        state = self._run(self._get_stubs().cancel(env, job_id))
+        state = self._run(self._get_stubs().cancel(env, job_id, running=running))
         if state is None and self._overflow:
             state = self._overflow.cancel(env, job_id)
         return state
@@ -267,9 +270,9 @@ class Client:
                 operation.raise_refused(error)
         return operation.accepted
 
-    async def cancel(self, env: EnvRef, job_id: str) -> JobState | None:
+    async def cancel(self, env: EnvRef, job_id: str, *, running: bool = False) -> JobState | None:
         check_job_id(env, job_id)
-        state = await self._run((await self._get_stubs()).cancel(env, job_id))
+        state = await self._run((await self._get_stubs()).cancel(env, job_id, running=running))
         if state is None and self._overflow:
             state = await asyncio.to_thread(self._overflow.cancel, env, job_id)
         return state

@@ -58,7 +58,8 @@ All keys of an environment have the hash tag of its shard, so that one script ca
     hr:{0}:q:E:Q:moved         hash    the same → whether it was delayed, bytes, job id (see lua/placed.lua)
     hr:{0}:job:E:J             hash    state of one job: small fields only, so that it stays compact
                                        (unbegun: delivery of the last attempt that no worker has begun; deferred_since:
-                                       time of the first of its deferrals without another result in between)
+                                       time of the first of its deferrals without another result in between; cancel: it
+                                       is removed instead of waiting again)
     hr:{0}:body:E:J            string  tab-separated header, newline, payload. Empty for queue.keep_done after the job
                                        is done, `dead` after it moved to PostgreSQL as dead: its id stays reserved
     hr:metrics:enabled         string  the same flag as in each shard, for shards created later

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from functools import cache
 from importlib.resources import files
 from secrets import token_hex
 from typing import Any, NamedTuple, TypeVar
 
 from headrace.model.event import generate_event_lua
-from headrace.model.job import JobInfo, JobState, LeasedJob, NewJob
+from headrace.model.job import JobInfo, JobLeaseState, JobState, LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.valkey.scripts import Arg, Script, ScriptCall, flatten_args, load_script, parse_flags
@@ -43,6 +42,7 @@ class WarmCaps:
 
 DEFAULT_CAPS = WarmCaps()
 MAX_ENQUEUE_PREFIXES = 1024  # queues whose constant arguments are kept
+MAX_EXCLUDED_TASKS = 50
 DEAD_BYTES = 8 * 2**20  # payload bytes of one page of dead jobs
 
 
@@ -200,14 +200,6 @@ class RedriveResult:
     remaining: int = 0  # examined jobs that match but exceed the caps
 
 
-class LeaseStatus(IntEnum):
-    """State of a lease, as a heartbeat finds it."""
-
-    LOST = 0  # it ended; another worker may run the job
-    HELD = 1
-    CANCELLED = 2  # held; the cancellation of the job was requested
-
-
 @dataclass(frozen=True)
 class Deferral:
     """A job that a worker gives back because it cannot run it now."""
@@ -295,10 +287,11 @@ class Stubs:
         self._enqueue_prefixes[ref] = prefix = keys.queue(shard, ref), args
         return prefix
 
-    def cancel(self, env: EnvRef, job_id: str) -> ScriptCall[JobState | None]:
-        """Cancel a job if it is ready or scheduled. Return the state it was in; None if there is no such job."""
+    def cancel(self, env: EnvRef, job_id: str, *, running: bool = False) -> ScriptCall[JobState | None]:
+        """Cancel a job if it is ready or scheduled; with `running`, mark it if it runs. Return the state it was in;
+        None if there is no such job."""
         shard = self.find_shard(env)
-        args = [keys.job_part(env, job_id)]
+        args = [keys.job_part(env, job_id), int(running)]
         return self._call("cancel", shard, keys.job(shard, env, job_id), args, _parse_state)
 
     def get(self, env: EnvRef, job_id: str) -> ScriptCall[JobInfo | None]:
@@ -309,25 +302,36 @@ class Stubs:
     # Workers
 
     def dequeue(
-        self, shard: int, n: int, lease_ms: int, queues: Iterable[str] = (), *, look: str = ""
+        self,
+        shard: int,
+        n: int,
+        lease_ms: int,
+        queues: Iterable[str] = (),
+        *,
+        look: str = "",
+        excluded_tasks: Sequence[str] = (),
     ) -> ScriptCall[LeasedJobs]:
         """Lease up to n jobs of the queues with these names, in every environment; of all queues if none is given.
+
+        Jobs of `excluded_tasks`, at most MAX_EXCLUDED_TASKS, are skipped: they stay ready for other workers. The search
+        is bounded, so that jobs behind hundreds of skipped ones may not be found. If it finds no other job, it leases
+        up to ten skipped jobs that have waited for more than 5 s: the caller defers them.
 
         With `look` "0" or "1" the call is refused (SettingsNotRestored) if settings were not restored on this server;
         "1" also checks that it is still the same server."""
         nonce = token_hex(4)  # unique per call: no two leases share a token, even within one process
-        return self._call_for_shard(
-            "dequeue", shard, [n, lease_ms, nonce, look, *map(keys.encode, queues)], _parse_leased_jobs
-        )
+        excluded = excluded_tasks[:MAX_EXCLUDED_TASKS]
+        args = [n, lease_ms, nonce, look, len(excluded), *excluded, *map(keys.encode, queues)]
+        return self._call_for_shard("dequeue", shard, args, _parse_leased_jobs)
 
     def begin(self, shard: int, jobs: Iterable[LeasedJob]) -> ScriptCall[list[bool]]:
         """Record that jobs start their last attempt. Return for each: True, or False if the lease was lost."""
         return self._call_for_shard("begin", shard, flatten_args(map(_lease_args, jobs)), parse_flags)
 
-    def extend(self, shard: int, jobs: Iterable[LeasedJob], lease_ms: int) -> ScriptCall[list[LeaseStatus]]:
+    def extend(self, shard: int, jobs: Iterable[LeasedJob], lease_ms: int) -> ScriptCall[list[JobLeaseState]]:
         """Extend leases. Return the state of each."""
         args = [lease_ms, *flatten_args(map(_lease_args, jobs))]
-        return self._call_for_shard("extend", shard, args, lambda answer: [*map(LeaseStatus, answer)])
+        return self._call_for_shard("extend", shard, args, lambda answer: list(map(JobLeaseState, answer)))
 
     def ack(self, shard: int, done: Iterable[tuple[LeasedJob, int]], keep_ms: int = 0) -> ScriptCall[list[bool]]:
         """Acknowledge jobs, given as (job, run ms). Return for each: True, or False if the lease was lost. The ids stay
@@ -638,10 +642,11 @@ def _parse_job_info(env: EnvRef, job_id: str, answer: list[bytes], body: bytes |
     def number(name: bytes) -> int | None:
         return int(float(fields[name])) if name in fields else None
 
+    state = JobState(fields[b"state"].decode())
     return JobInfo(
         environment=env,
         id=job_id,
-        state=JobState(fields[b"state"].decode()),
+        state=state,
         queue=keys.decode(fields[b"Q"].decode()),
         task=task,
         payload=payload,
@@ -654,4 +659,5 @@ def _parse_job_info(env: EnvRef, job_id: str, answer: list[bytes], body: bytes |
         due_at_ms=number(b"due"),
         expires_at_ms=number(b"expires"),
         error=fields[b"error"].decode() if b"error" in fields else None,
+        cancel_requested=b"cancel" in fields and state is not JobState.DEAD,
     )

@@ -25,10 +25,10 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from headrace.errors import HeadraceError, QueueUnavailable
-from headrace.model.job import CancelReason, JobCancelled, LeasedJob
+from headrace.model.job import CancelReason, JobCancelled, JobLeaseState, LeasedJob
 from headrace.queue.job_context import running_job
 from headrace.queue.registry import RunningTask, WorkerRegistration
-from headrace.queue.scripts import Deferral, LeasedJobs, LeaseStatus
+from headrace.queue.scripts import MAX_EXCLUDED_TASKS, Deferral, LeasedJobs
 from headrace.queue.tasks import Bury, RegisteredTask, Tasks
 from headrace.queue.worker_metrics import LOST, WorkerMetrics, WorkerStatus, find_oldest
 from headrace.runtime.backoff import Backoff
@@ -51,7 +51,6 @@ FALSE_WAKES = 3  # woken this often in a row without finding a job, a worker wai
 FALSE_WAKE_BACKOFF = Backoff(base_s=0.005, longest_s=0.2)
 RETRY_MARGIN_S = 0.001  # a timer may fire this much too early
 UNKNOWN_TASK_MS = (1_000, 30_000)  # shortest and longest delay of a job whose task the worker does not have
-MAX_MISSING_TASKS = 50  # names that a dequeue can exclude
 
 
 class JobSource(ResultReceiver, Protocol):
@@ -68,7 +67,7 @@ class JobSource(ResultReceiver, Protocol):
         """Record that a job starts its last attempt. Return False if its lease was lost."""
         ...
 
-    def extend(self, client: Valkey, jobs: Sequence[LeasedJob]) -> Sequence[LeaseStatus]:
+    def extend(self, client: Valkey, jobs: Sequence[LeasedJob]) -> Sequence[JobLeaseState]:
         """Extend leases. Called in a heartbeat thread, with its own client."""
         ...
 
@@ -421,7 +420,7 @@ class WorkerCore:
         dequeues exclude the task."""
         if job.task not in self._missing_tasks:
             self._missing_tasks[job.task] = None
-            if len(self._missing_tasks) > MAX_MISSING_TASKS:
+            if len(self._missing_tasks) > MAX_EXCLUDED_TASKS:
                 del self._missing_tasks[next(iter(self._missing_tasks))]
             log.warning(
                 "%s Its jobs are deferred for other workers.",
@@ -493,13 +492,13 @@ class WorkerCore:
         running = [each.job for each in list(self._running.values()) if each.state is state]
         return [*prefetched, *running, *state.in_report.list_jobs(), *state.results.list_jobs()]
 
-    def _record_heartbeat(self, state: SourceState, leases: Iterable[tuple[LeasedJob, LeaseStatus]]) -> None:
+    def _record_heartbeat(self, state: SourceState, leases: Iterable[tuple[LeasedJob, JobLeaseState]]) -> None:
         state.heartbeat_at = time.time()
         state.link.mark_connected()
         for job, lease in leases:
-            if lease == LeaseStatus.LOST:
+            if lease == JobLeaseState.LOST:
                 self._handle_lost_lease(state, job)
-            elif lease == LeaseStatus.CANCELLED:
+            elif lease == JobLeaseState.CANCELLED:
                 self._cancel_job(state, job)
 
     def _record_failed_heartbeat(self, state: SourceState, error: Exception) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from headrace.errors import SettingsNotRestored
-from headrace.model.job import LeasedJob
+from headrace.model.job import JobLeaseState, LeasedJob
 from headrace.queue.client import Client
-from headrace.queue.scripts import Deferral, LeasedJobs, LeaseStatus, Stubs
+from headrace.queue.scripts import Deferral, LeasedJobs, Stubs
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import ScriptCall, run
 from headrace.worker.options import WorkerOptions
@@ -51,7 +51,9 @@ class QueueShard:
 
     async def dequeue(self, limit: int, excluded: Sequence[str]) -> LeasedJobs:
         look = "1" if self._verifies_server else "0"
-        call = self._stubs.dequeue(self._number, limit, self._options.lease_ms, self._options.queues, look=look)
+        call = self._stubs.dequeue(
+            *(self._number, limit, self._options.lease_ms, self._options.queues), look=look, excluded_tasks=excluded
+        )
         try:
             jobs = await self._run(call)
         except SettingsNotRestored as error:
@@ -126,7 +128,7 @@ class QueueShard:
     async def requeue(self, jobs: Sequence[LeasedJob]) -> Sequence[bool]:
         return await self._run(self._stubs.requeue(self._number, jobs))
 
-    def extend(self, client: Valkey, jobs: Sequence[LeasedJob]) -> Sequence[LeaseStatus]:
+    def extend(self, client: Valkey, jobs: Sequence[LeasedJob]) -> Sequence[JobLeaseState]:
         return run(client, self._stubs.extend(self._number, jobs, self._options.lease_ms))
 
     def note_failure(self) -> None:

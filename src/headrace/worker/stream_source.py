@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from headrace.errors import UnknownGroup
 from headrace.model.entry_id import parse_time_ms
-from headrace.model.job import LeasedJob
+from headrace.model.job import JobLeaseState, LeasedJob
 from headrace.model.names import QueueRef
-from headrace.queue.scripts import Deferral, LeasedJobs, LeaseStatus
+from headrace.queue.scripts import Deferral, LeasedJobs
 from headrace.runtime.loop import make_process_name
 from headrace.streams.codec import StreamCodec, UndecodableEntry
 from headrace.streams.keys import GroupKeys
@@ -143,13 +143,13 @@ class StreamGroup:
     async def requeue(self, jobs: Sequence[LeasedJob]) -> Sequence[bool]:
         return await self._run(self._stubs.requeue(map(_parse_lease, jobs)))
 
-    def extend(self, client: Valkey, jobs: Sequence[LeasedJob]) -> Sequence[LeaseStatus]:
+    def extend(self, client: Valkey, jobs: Sequence[LeasedJob]) -> Sequence[JobLeaseState]:
         try:
             with translate_group_errors(self._keys.stream, self._keys.group):
                 held = run(client, self._stubs.extend(map(_parse_lease, jobs)))
         except UnknownGroup:  # a dequeue creates it again, and its entries are delivered again
             held = [False] * len(jobs)
-        return [LeaseStatus.HELD if flag else LeaseStatus.LOST for flag in held]
+        return [JobLeaseState.HELD if flag else JobLeaseState.LOST for flag in held]
 
     def note_failure(self) -> None:
         pass

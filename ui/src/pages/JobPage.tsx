@@ -74,7 +74,7 @@ function JobFields({ job }: { job: Job }) {
           <span class={`state ${job.state}`} data-testid="job-state">
             {job.state}
           </span>{" "}
-          <span class="quiet">{STATE_DESCRIPTIONS[job.state]}</span>
+          <span class="quiet">{job.cancel_requested ? "to be cancelled: its worker stops it" : STATE_DESCRIPTIONS[job.state]}</span>
         </FieldItem>
         <FieldItem label="Queue">{job.queue === null ? UNKNOWN : <a href={queueHref({ ...job, queue: job.queue })}>{job.queue}</a>}</FieldItem>
         <FieldItem label="Task">{job.task ?? UNKNOWN}</FieldItem>
@@ -121,15 +121,18 @@ function JobActions({ job, onDone }: { job: Job; onDone: () => void }) {
       </div>
     );
   }
-  if (job.state !== "ready" && job.state !== "scheduled" && job.state !== "cold") return null;
+  const running = job.state === "running";
+  if (job.cancel_requested || (!running && job.state !== "ready" && job.state !== "scheduled" && job.state !== "cold")) return null;
   return (
     <div class="actions">
       <button type="button" class="button" data-testid="cancel-job" onClick={() => setConfirming(true)}>
         Cancel job
       </button>
       {confirming && (
-        <Dialog title="Cancel this job?" confirm="Cancel job" cancel="Keep job" danger act={(signal) => cancelJob(job, job.id, signal)} onClose={close}>
-          The job will not run. If a worker has already started it, it continues.
+        <Dialog title="Cancel this job?" confirm="Cancel job" cancel="Keep job" danger act={(signal) => cancelJob(job, job.id, running, signal)} onClose={close}>
+          {running
+            ? "Its worker stops it at the next heartbeat, and it is not retried. What the task has already done is not undone."
+            : "The job will not run. If a worker has already started it, it continues."}
         </Dialog>
       )}
     </div>

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 
 from headrace.api.access import format_environment
@@ -14,7 +15,7 @@ from headrace.api.raw_path import RawPathRoute
 from headrace.api.routes.live import make_queue_ref
 from headrace.api.schemas.jobs import Cancelled, Enqueued, EnqueuedJob, Job, JobsToEnqueue, OneOrMany, present_job
 from headrace.errors import JobNotWaiting, SpillRefused, UnknownJob
-from headrace.model.job import JobState, NewJob
+from headrace.model.job import CANCELLABLE_STATES, JobState, NewJob, describe_uncancelled
 from headrace.model.names import EnvRef
 from headrace.queue.validate import check_name
 
@@ -50,15 +51,26 @@ def show_job(id: str, tenant: ReadTenant, services: ServicesDep) -> Job:
 
 
 @router.delete("/jobs/{id}", responses=make_problem_responses(409))
-def cancel_job(id: str, tenant: OperateTenant, services: ServicesDep, auditor: Auditor) -> Cancelled:
-    """Cancel a waiting job. A running or dead job is left unchanged: 409. Requires level operate."""
+def cancel_job(
+    id: str,
+    tenant: OperateTenant,
+    services: ServicesDep,
+    auditor: Auditor,
+    running: Annotated[bool, Query(description="Also cancel a running job.")] = False,
+) -> Cancelled:
+    """Cancel a waiting job. A dead job, and without `running` a running one, is left unchanged: 409. Requires level
+    operate.
+
+    The worker of a running job stops it at its next heartbeat, and the job is not retried. It may still succeed before
+    that; until it ends, `cancel_requested` of the job is true.
+    """
     check_name("job id", id)
     with auditor.record("job.cancel", tenant, job=id) as entry:
-        was = services.client.cancel(tenant, id)
+        was = services.client.cancel(tenant, id, running=running)
         if was is None:
             raise _make_unknown_job(tenant, id)
-        if was not in (JobState.READY, JobState.SCHEDULED, JobState.COLD):
-            raise JobNotWaiting(f"Job {id!r} is {was}; only waiting jobs can be cancelled. Nothing was changed.")
+        if was not in CANCELLABLE_STATES and not (was is JobState.RUNNING and running):
+            raise JobNotWaiting(describe_uncancelled(id, was))
         entry.note(was=was.value)
     return Cancelled(id=id, was=was.value)
 

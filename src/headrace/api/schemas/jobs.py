@@ -147,6 +147,9 @@ class Job(BaseModel):
     error: str | None = Field(
         description="Error of the last failed attempt, with traceback.", examples=["ValueError: no"]
     )
+    cancel_requested: bool = Field(
+        description="True if the job runs and is to be cancelled: it is not retried.", examples=[False]
+    )
 
 
 def present_job(found: JobInfo) -> Job:
@@ -167,9 +170,13 @@ def present_job(found: JobInfo) -> Job:
         expires_at=format_time_ms(found.expires_at_ms),
         payload=preview_payload(found.payload, len(found.payload)) if known else None,
         error=found.error,
+        cancel_requested=found.cancel_requested,
     )
 
 
 class Cancelled(BaseModel):
     id: str = Field(examples=["order-1234-mail"])
-    was: Literal["cold", "scheduled", "ready"] = Field(description="State before it was cancelled.", examples=["ready"])
+    was: Literal["cold", "scheduled", "ready", "running"] = Field(
+        description="State before it was cancelled. `running`: it is removed when its worker has stopped it.",
+        examples=["ready"],
+    )

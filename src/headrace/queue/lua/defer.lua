@@ -14,7 +14,7 @@ local function defer_job(E, J, lease, shortest, longest, bury_after, missing_tas
   local deferred_ms = NOW - since
   end_lease(job)
   if missing_task ~= '' then record_missing_task(job.queue, missing_task) end
-  if bury_after > 0 and deferred_ms >= bury_after then
+  if bury_after > 0 and deferred_ms >= bury_after and not job.is_cancelled then
     redis.call('HSET', job_key(job.EJ), 'error', reason, 'attempts', job.attempts - 1)
     bury_job(job)
     return 2

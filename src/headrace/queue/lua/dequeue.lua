@@ -1,16 +1,19 @@
 -- dequeue: lease up to n jobs of a shard: fair between environments, oldest queue first within an environment.
 --@flags allow-oom
---@include quarantine, save
+--@include quarantine, skip_tasks, save
 -- KEYS[1]    meta of the shard (routes the script)
 -- ARGV       prefix, maxlen, n, lease ms, nonce, whether settings must have been restored on this server ('': no check;
---            0: check every SETTINGS_CHECK_MS; 1: check now), then the queue names to serve (Q); none: all
+--            0: check every SETTINGS_CHECK_MS; 1: check now), number of excluded tasks, their names, then the queue names
+--            to serve (Q); none: all
 -- Returns    {queues as {org, project, env, queue}, jobs as {number of the queue, body, attempt, max attempts, lease
---            token, enqueued ms, waited ms}, 1 if jobs that the caller could lease are left, else 0}
+--            token, enqueued ms, waited ms}, 1 if jobs that the caller could lease are left, else 0}. Jobs of excluded
+--            tasks are skipped (skip_tasks.lua) and do not count as left.
 -- Errors     SETTINGS: settings were not restored on this server
 -- A lease token is the delivery number and the nonce of the caller. The number alone is not unique: after a failover to
 -- a replica that was behind, numbers repeat.
 local n, lease_ms, nonce = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-local FIRST_NAME = 7
+local excluded_count = tonumber(ARGV[7])
+local FIRST_NAME = 8 + excluded_count
 
 -- A server that restarted or took over may lack the latest settings, and must not run jobs of a queue that is paused.
 -- The replication id is read only every SETTINGS_CHECK_MS: a failover takes longer, and a client that reconnects
@@ -28,12 +31,13 @@ end
 local jobs, queue_names = {}, {}
 local shard_state = load_shard()
 
--- Expire a waiting job whose TTL has passed, if maintenance has not done so yet.
-local function expire_job(queue, EJ, size)
+-- Delete a waiting job, and count it for `op`: expire if its TTL has passed and maintenance has not expired it yet, cancel
+-- if it was to be cancelled while it ran, and a worker of an older release has made it wait again.
+local function delete_job(queue, EJ, size, op)
   redis.call('DEL', job_key(EJ), body_key(EJ))
   remove_on_save(EXPIRIES, EJ)
   queue.warm_bytes = queue.warm_bytes - size
-  count_op(queue, 'expire')
+  count_op(queue, op)
 end
 
 -- Return the fields of a ready job that are needed to lease it; nil: it cannot be leased. It is removed from `ready` in
@@ -41,7 +45,7 @@ end
 local function load_ready_job(queue, J, at)
   local EJ = queue.E .. ':' .. J
   local v = redis.call('HMGET', job_key(EJ), 'attempts', 'max_attempts', 'enqueued', 'expires', 'size', 'detail',
-    'state')
+    'state', 'cancel')
   if v[7] ~= 'ready' then
     place_by_state(queue.E, J, v[7])
     return mark_for_repair(queue.name)
@@ -53,7 +57,8 @@ local function load_ready_job(queue, J, at)
     quarantine(ready_key(queue.E, queue.Q, 0), EJ, 'its job has fields that are not numbers')
     return mark_for_repair(queue.name)
   end
-  if v[4] and tonumber(v[4]) <= NOW then return expire_job(queue, EJ, size) end
+  if v[8] then return delete_job(queue, EJ, size, 'cancel') end
+  if v[4] and tonumber(v[4]) <= NOW then return delete_job(queue, EJ, size, 'expire') end
   local body = redis.call('GET', body_key(EJ))
   if not body or body == '' then -- done, but a script failed before it removed the job
     redis.call('DEL', job_key(EJ))
@@ -99,18 +104,15 @@ local function count_turns(queue, taken)
   end
 end
 
--- Lease up to `limit` jobs of a queue, none younger than `bound`, the age of the oldest job of the next queue.
-local function take_jobs(queue, limit, bound)
-  queue.environment.index_current = nil
-  limit = math.min(limit, count_free_slots(queue))
-  local priority = list_priorities(queue)[1] or 0
-  if queue.levels > 0 then limit, bound = math.min(limit, 1), '+inf' end
+-- Lease jobs of one priority of a queue, given as job ids and eligible times in turns. They are the first ones of `ready`,
+-- or with `by_id` any.
+local function lease_found(queue, priority, found, by_id)
   local ready = ready_key(queue.E, queue.Q, priority)
-  local found = redis.call('ZRANGEBYSCORE', ready, '-inf', bound, 'WITHSCORES', 'LIMIT', 0, limit)
-  local taken, leasable, leases = #found / 2, {}, {}
+  local taken, leasable, leases, ids = #found / 2, {}, {}, {}
   local until_ms = math.floor(NOW + lease_ms)
   for i = 1, #found, 2 do
     local job = load_ready_job(queue, found[i], tonumber(found[i + 1]))
+    if by_id then ids[#ids + 1] = found[i] end
     if job then
       leasable[#leasable + 1] = job
       append_scored(leases, until_ms, job.EJ)
@@ -119,7 +121,9 @@ local function take_jobs(queue, limit, bound)
   call_in_chunks('ZADD', LEASES, leases)
   if #leases > 0 then signal_due(until_ms) end
   for _, job in ipairs(leasable) do lease_job(queue, job) end
-  if taken > 0 then
+  if by_id then
+    call_in_chunks('ZREM', ready, ids)
+  elseif taken > 0 then
     redis.call('ZREMRANGEBYRANK', ready, 0, taken - 1)
   else -- the index is wrong: the queue has no ready job
     queue.indexed = nil
@@ -128,9 +132,19 @@ local function take_jobs(queue, limit, bound)
   drop_empty_priority(queue, priority)
   queue.ready = queue.ready - taken
   queue.environment.depth = queue.environment.depth - taken
+  queue.environment.index_current = nil
   queue.oldest_stale = true
   count_turns(queue, taken)
   reindex_queue(queue)
+end
+
+-- Lease up to `limit` jobs of a queue, none younger than `bound`, the age of the oldest job of the next queue.
+local function take_jobs(queue, limit, bound)
+  limit = math.min(limit, count_free_slots(queue))
+  local priority = list_priorities(queue)[1] or 0
+  if queue.levels > 0 then limit, bound = math.min(limit, 1), '+inf' end
+  local ready = ready_key(queue.E, queue.Q, priority)
+  lease_found(queue, priority, redis.call('ZRANGEBYSCORE', ready, '-inf', bound, 'WITHSCORES', 'LIMIT', 0, limit))
 end
 
 -- Return the next queue to serve, and the age up to which it is next; nil: none.
@@ -167,12 +181,17 @@ local function find_next_queue_by_name()
   return nil
 end
 
-local next_queue = by_name and find_next_queue_by_name or find_next_queue
 -- The server starts every script with the same seed; this one changes with every job.
 math.randomseed(shard_state.delivery)
 -- Each environment gets its share of this call at once; its score counts every job.
 local competing_envs = count_competing_envs()
 local share = math.max(1, math.floor(n / math.max(1, competing_envs)))
+local next_queue, take = by_name and find_next_queue_by_name or find_next_queue, take_jobs
+local search
+if excluded_count > 0 then
+  search = new_task_search(FIRST_NAME, lease_found)
+  next_queue, take = search.find_next_queue, search.take_jobs
+end
 
 -- Bounded, whatever is stored: each round leases jobs, blocks a queue or repairs an index.
 for _ = 1, 4 * n + 100 do
@@ -183,10 +202,12 @@ for _ = 1, 4 * n + 100 do
     reindex_queue(queue) -- removes its name from the `class` index
     reindex_env(queue.environment)
   else
-    take_jobs(queue, math.min(share, n - #jobs), bound)
+    take(queue, math.min(share, n - #jobs), bound)
     reindex_env(queue.environment)
   end
 end
+if search and #jobs > 0 then search.level_scores() end
+if search and #jobs == 0 then search.take_overdue(n) end
 
 -- Set the wake key of an index that still has members, for the next idle worker; else delete it. Return whether it has.
 local function pass_on(index, key)
@@ -202,6 +223,10 @@ end
 local is_more_left = not by_name and pass_on(ENVS, WAKE)
 for i = FIRST_NAME, #ARGV do
   is_more_left = pass_on(class_key(ARGV[i]), wake_key(ARGV[i])) or is_more_left
+end
+if search and is_more_left then -- left are perhaps only jobs that the caller skips
+  local queue = #jobs == n and search.find_next_queue()
+  is_more_left = queue and not is_env_blocked(queue.environment)
 end
 save_all(ARGV[2])
 return { queue_names, jobs, is_more_left and 1 or 0 }

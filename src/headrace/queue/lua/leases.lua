@@ -4,7 +4,7 @@
 -- Return the queue and fields of a running job if `lease` is its lease token (nil: any); else nil and its state.
 local function find_leased_job(E, J, lease)
   local v = redis.call('HMGET', job_key(E .. ':' .. J), 'state', 'delivery', 'Q', 'size', 'priority', 'expires',
-    'attempts', 'max_attempts', 'due', 'detail', 'deferred_since')
+    'attempts', 'max_attempts', 'due', 'detail', 'deferred_since', 'cancel')
   if v[1] ~= 'running' or (lease and v[2] ~= lease) then return nil, v[1] end
   local size, priority, due = tonumber(v[4] or nil), tonumber(v[5] or nil), tonumber(v[9] or nil)
   local attempts, max_attempts = tonumber(v[7] or nil), tonumber(v[8] or nil)
@@ -12,7 +12,7 @@ local function find_leased_job(E, J, lease)
   if not (size and priority and due and attempts and max_attempts) then return nil, v[1] end
   return { queue = load_queue(E, v[3]), J = J, EJ = E .. ':' .. J, size = size, priority = priority, expires = v[6],
     attempts = attempts, max_attempts = max_attempts, due = due, detail = v[10] or '',
-    deferred_since = tonumber(v[11] or nil) }
+    deferred_since = tonumber(v[11] or nil), is_cancelled = v[12] and true or false }
 end
 
 -- End the lease of a job; the caller moves the job to its next place.

@@ -33,7 +33,8 @@ local function redrive_job(J)
   remove_on_save(dead_key(E, Q), J)
   local at = NOW + moved / 4096 -- in order, as jobs of one enqueue
   redis.call('HSET', job, 'state', 'ready', 'attempts', 0, 'due', format_float(at))
-  redis.call('HDEL', job, 'expires', 'deferred_since') -- a redriven job is to run, even after its TTL
+  -- A redriven job is to run, even after its TTL, and although it was to be cancelled before it was buried.
+  redis.call('HDEL', job, 'expires', 'deferred_since', 'cancel')
   add_ready(queue, J, at, tonumber(v[2]), v[4])
   queue.warm_bytes = queue.warm_bytes + size
   count_dead_job(queue, size, -1)

@@ -12,9 +12,19 @@ local function remove_scheduled(queue, J)
   queue.warm_scheduled = queue.warm_scheduled - 1
 end
 
+-- Delete a job that was to be cancelled while it ran (cancel.lua), instead of making it wait again.
+local function remove_cancelled(job)
+  redis.call('DEL', job_key(job.EJ), body_key(job.EJ))
+  job.queue.warm_bytes = job.queue.warm_bytes - job.size
+  count_op(job.queue, 'cancel')
+end
+
 -- Make a job whose lease has ended wait again, and count `op`: scheduled if `at` is later than now, else ready. Its TTL,
--- if any, applies while it waits. `attempts` are those that count so far. `deferred_since` is kept only by a defer.
+-- if any, applies while it waits. `attempts` are those that count so far. `deferred_since` is kept only by a defer. A job
+-- that was to be cancelled is deleted instead, and counted for `cancel` too.
 local function wait_again(job, at, op, attempts, deferred_since)
+  count_op(job.queue, op)
+  if job.is_cancelled then return remove_cancelled(job) end
   local state = at > NOW and 'scheduled' or 'ready'
   if state == 'scheduled' then
     add_scheduled(job.queue, job.J, at)
@@ -26,7 +36,6 @@ local function wait_again(job, at, op, attempts, deferred_since)
   redis.call('HSET', job_key(job.EJ), unpack(fields))
   if job.deferred_since and not deferred_since then redis.call('HDEL', job_key(job.EJ), 'deferred_since') end
   if job.expires then redis.call('ZADD', EXPIRIES, job.expires, job.EJ) end
-  count_op(job.queue, op)
 end
 
 -- Delete a waiting job, and count it for `op`.
