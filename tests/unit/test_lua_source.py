@@ -10,7 +10,15 @@ import pytest
 
 from headrace.model.event import generate_event_lua
 from headrace.queue import scripts
-from headrace.valkey.lua_source import COMMENT, FUNCTION, WORD, drop_unused_functions, find_commands
+from headrace.valkey.lua_source import (
+    COMMENT,
+    DEFINITION,
+    FUNCTION,
+    WORD,
+    delay_definitions,
+    drop_unused_definitions,
+    find_commands,
+)
 from headrace.valkey.scripts import resolve_includes
 
 FOLDERS = [Path(str(files("headrace") / package / "lua")) for package in ("queue", "streams", "snapshot", "valkey")]
@@ -37,22 +45,46 @@ local function through_another(n)
   end
 end
 local CONSTANT = 1
+local UNUSED, UNUSED_TOO = 'a' .. 'b', { 1, 2 }
+local CALLED = tonumber(1)
+local LINES = { 1,
+  2 }
+local ONE, OTHER = 1, 2
 """
-BODY = "-- unused, too\nreturn through_another(CONSTANT)\n"
+BODY = "-- unused, too\nreturn through_another(CONSTANT) + OTHER\n"
 
 
 def test_keeps_what_is_used_directly_or_through_another_function() -> None:
-    included, body = drop_unused_functions([INCLUDED, BODY])
+    included, body = drop_unused_definitions([INCLUDED, BODY])
     assert [found["name"] for found in FUNCTION.finditer(included)] == ["one_line", "through_another"]
     assert "return n\n" not in included
-    assert "local CONSTANT = 1" in included
+    assert [found["constants"] for found in DEFINITION.finditer(included) if found["constants"]] == [
+        "CONSTANT",
+        "ONE, OTHER",
+    ]
+    assert "local CALLED = tonumber(1)\nlocal LINES = { 1,\n  2 }\n" in included  # these may have effects
     assert body == BODY
 
 
+def test_moves_what_the_first_parts_do_not_use_behind_them() -> None:
+    first = "if one_line(1) == 2 then return 1 end\n"
+    parts = delay_definitions(drop_unused_definitions([INCLUDED, first, BODY]), 2)
+    source = "\n".join(parts)
+    order = ["function one_line", "CALLED", first, "function through_another", "CONSTANT", "ONE, OTHER", BODY]
+    positions = [source.index(text) for text in order]
+    assert positions == sorted(positions)
+    assert all(source.count(text) == 1 for text in ("function one_line", "function through_another", "ONE, OTHER"))
+
+
 @pytest.mark.parametrize("name", scripts.SCRIPTS)
-def test_every_function_of_a_queue_script_is_used(name: str) -> None:
+def test_every_function_of_a_queue_script_is_used_and_defined_before(name: str) -> None:
     source = COMMENT.sub("", scripts.script(name).source)
     words = WORD.findall(source)
+    for found in DEFINITION.finditer(source):
+        for defined in [found["name"]] if found["name"] else found["constants"].split(", "):
+            if len(defined) > 1:  # E and Q are also names of parameters
+                first = re.search(rf"(?<![\w.:'])\b{defined}\b(?! =)", source)
+                assert not first or first.start() >= found.start(), f"{name}.lua uses {defined} before it is defined"
     for found in FUNCTION.finditer(source):
         assert words.count(found["name"]) > 1, f"{name}.lua sends {found['name']}, which it does not use"
 

@@ -100,13 +100,20 @@ COLUMNS = (
 
 
 def generate_event_lua() -> str:
-    """Return Lua source that defines `VERBS`, in the order of COUNT_COLUMN, and `pack_event(e)`, which joins the fields
-    of a table in the order of COLUMNS."""
+    """Return Lua source that defines `VERBS`, in the order of COUNT_COLUMN, `pack_columns`, which joins its arguments,
+    the columns without the version in the order of COLUMNS, and `pack_event(e)`, which joins the fields of a table.
+
+    One chain of concatenations takes half of the time of `table.concat`, and arguments half of that of a table."""
     verbs = ", ".join(f"'{op}'" for op in COUNT_COLUMN)
-    fields = ", ".join(f"e.{column.name} or ''" for column in COLUMNS if column.name != "version")
+    names = [column.name for column in COLUMNS if column.name != "version"]
+    separator = SEPARATOR.encode("unicode_escape").decode()
+    values = f" .. '{separator}' .. ".join(f"({name} or '')" for name in names)
     return (
         f"local VERBS = {{{verbs}}}\n"
+        f"local function pack_columns({', '.join(names)})\n"
+        f"  return '{VERSION}{separator}' .. {values}\n"
+        "end\n"
         "local function pack_event(e)\n"
-        f"  return table.concat({{{VERSION}, {fields}}}, '{SEPARATOR.encode('unicode_escape').decode()}')\n"
+        f"  return pack_columns({', '.join(f'e.{name}' for name in names)})\n"
         "end\n"
     )

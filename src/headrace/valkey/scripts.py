@@ -1,7 +1,7 @@
 """Lua scripts as typed calls.
 
 A script is a file. `--@include a, b` in it puts other files of its folder in front of it; an include may include
-others, and each file is sent once. `--@first f` puts a file, with its own includes, in front of all these: it handles
+others, and each file is sent once. `--@first f` puts a file, with what it uses, in front of all these: it handles
 common calls and returns before the functions of the other files are created. `--@flags f` are flags for the server.
 
 A `ScriptCall` is one invocation: keys, arguments and a parser of the reply. It is independent of connections, so the
@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 from redis.exceptions import NoScriptError
 
 from headrace.valkey.connect import AsyncValkey, Valkey, is_cluster, translate_errors
-from headrace.valkey.lua_source import drop_unused_functions
+from headrace.valkey.lua_source import delay_definitions, drop_unused_definitions
 
 T = TypeVar("T")
 Arg = str | bytes | int
@@ -93,9 +93,12 @@ def load_script(
     included = resolve_includes(folder, name)
     # The server reads flags from the first line only.
     shebang = "".join(f"#!lua flags={flags}" for flags in FLAGS.findall(included[name]))
-    for first in FIRST.findall(included[name]):
-        included = resolve_includes(folder, first) | included
-    parts = drop_unused_functions([preamble, *included.values()])
+    first: dict[str, str] = {}
+    for part in FIRST.findall(included[name]):
+        first |= resolve_includes(folder, part)
+    parts = drop_unused_definitions([preamble, *(first | included).values()])
+    if first:
+        parts = delay_definitions(parts, 1 + len(first))
     if on_failure and "queues" in included:
         parts = [PROGRESS, *parts, FAILURE, _read(folder, on_failure)]
     guard = [REFUSE_MOVING_SLOT] if finds_keys else []

@@ -1,4 +1,4 @@
--- Metric events of queues. VERBS and pack_event are generated (model/event.py).
+-- Metric events of queues. VERBS and pack_columns are generated (model/event.py).
 --@include keys, clock, chunks, shard, queues, fair_index
 
 -- Return the lifetime totals of a queue, one per verb.
@@ -27,14 +27,12 @@ local function emit_event(queue, op_count, seq, maxlen, enabled)
     bytes, cold_depth = format_int(queue.warm_bytes + cold.bytes), format_int(cold.depth)
     cold_bytes = format_int(cold.bytes)
   end
-  -- A table of its own: more fields in `queue` would make Lua allocate that again.
-  local packed = pack_event({ seq = format_int(seq), org = queue.org, project = queue.project, env = queue.env,
-    queue = queue.queue, op = op_count.op, n = op_count.n, odometer = odometer, epoch = queue.epoch, depth = depth,
-    scheduled = scheduled, running = queue.running, limit = queue.limit, env_depth = env.depth,
-    env_running = env.running, env_limit = env.limit, oldest_ms = oldest and format_int(oldest),
-    bytes = bytes or format_int(queue.warm_bytes), cold_depth = cold_depth, cold_bytes = cold_bytes,
-    waits = table.concat(op_count.waits, ','), runs = table.concat(op_count.runs, ','),
-    odometers = op_count.op == 'resync' and read_odometers(queue) or nil })
+  -- In the order of the columns. Whole numbers of up to 14 digits need no format.
+  local packed = pack_columns(seq, queue.org, queue.project, queue.env, queue.queue, op_count.op, op_count.n, odometer,
+    queue.epoch, depth, scheduled, queue.running, queue.limit, env.depth, env.running, env.limit,
+    oldest and math.floor(oldest), bytes or format_int(queue.warm_bytes), cold_depth, cold_bytes,
+    table.concat(op_count.waits, ','), table.concat(op_count.runs, ','),
+    op_count.op == 'resync' and read_odometers(queue))
   redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', packed)
 end
 

@@ -89,19 +89,18 @@ local function enqueue_plain()
     members[2 * n + 1], members[2 * n + 2], answers[n + 1] = at, J, 1
   end
 
-  local event = { op = op, n = count, seq = format_int(seq + 1), odometer = format_int((total or 0) + count),
-    org = ARGV[5], project = ARGV[6], env = ARGV[7], queue = ARGV[8], epoch = epoch, depth = ready + count,
-    scheduled = scheduled, running = running, limit = limit, oldest_ms = math.floor(oldest),
-    bytes = format_int(warm_bytes + bytes), cold_depth = 0, cold_bytes = 0, env_depth = env_depth + count,
-    env_running = env_running, env_limit = env_limit }
-  local counters = { 'seq', event.seq, 'bytes', shard_bytes + bytes }
+  local event_number, odometer = format_int(seq + 1), format_int((total or 0) + count)
+  local depth, env_count, new_bytes = ready + count, env_depth + count, format_int(warm_bytes + bytes)
+  local counters = { 'seq', event_number, 'bytes', shard_bytes + bytes }
   redis.call('ZADD', ready_key(E, Q, 0), unpack(members))
-  redis.call('HSET', env_hash, 'depth', event.env_depth, 'bytes', env_bytes + bytes, 'jobs', env_jobs + count)
+  redis.call('HSET', env_hash, 'depth', env_count, 'bytes', env_bytes + bytes, 'jobs', env_jobs + count)
   redis.call('ZADD', detail_key(E, Q, detail), unpack(members))
-  redis.call('HSET', queue_hash, 'ready', event.depth, 'warm_bytes', event.bytes, total_field, event.odometer)
+  redis.call('HSET', queue_hash, 'ready', depth, 'warm_bytes', new_bytes, total_field, odometer)
   redis.call('HSET', META, unpack(counters))
   if redis.call('GET', METRICS_ENABLED) ~= '0' then
-    redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', pack_event(event))
+    redis.pcall('XADD', METRICS, 'MAXLEN', '~', maxlen, '*', 'e', pack_columns(event_number, ARGV[5], ARGV[6], ARGV[7],
+      ARGV[8], op, count, odometer, epoch, depth, scheduled, running, limit, env_count, env_running, env_limit,
+      math.floor(oldest), new_bytes, 0, 0))
   end
   return { epoch, tonumber(cold_epoch), now_text, answers, postgres or '' }
 end
