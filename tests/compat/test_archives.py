@@ -186,7 +186,11 @@ def headrace(data_dir: Path, *command: str) -> dict[str, Any]:
 
 
 def environment(data_dir: Path) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT), "HEADRACE_EMBEDDED_DATA_DIR": str(data_dir)}
+    return {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
+        "HEADRACE_EMBEDDED_DATA_DIR": str(data_dir),
+    }
 
 
 def ask(stack: RunningStack, path: str) -> Any:

@@ -86,7 +86,8 @@ class Fold:
             return
         counts = self.counts[event.ref]
         if event.op == RESYNC:
-            self.odometer_breaks += event.odometers != [counts[op] for op in COUNT_COLUMN]
+            totals = [counts[op] for op in COUNT_COLUMN]  # earlier releases do not have the last verbs
+            self.odometer_breaks += not event.odometers or event.odometers != totals[: len(event.odometers)]
         else:
             counts[event.op] += event["n"] or 0
             self.odometer_breaks += event["odometer"] != counts[event.op] or event.odometers != []

@@ -164,18 +164,19 @@ class QueueMachine(RuleBasedStateMachine):
         shard=shards,
         n=st.one_of(COUNTS, st.just(50)),
         names=st.one_of(st.just(()), st.lists(st.sampled_from([*QUEUE_NAMES, "nobody"]), max_size=3, unique=True)),
+        excluded=st.sampled_from([(), (), ("send",), ("se nd", "other"), ("send", "ü"), ("send", "se nd", "ü")]),
     )
-    def dequeue(self, client: int, shard: int, n: int, names: Sequence[str]) -> None:
+    def dequeue(self, client: int, shard: int, n: int, names: Sequence[str], excluded: Sequence[str] = ()) -> None:
         last = self.last_lease(shard)
-        jobs = self.run(client, self.stubs.dequeue(shard, n, FAR_MS, names))
+        jobs = self.run(client, self.stubs.dequeue(shard, n, FAR_MS, names, excluded_tasks=excluded))
         if isinstance(jobs, Lost):  # the jobs are leased nevertheless, without a worker
-            self.apply_dequeue(shard, n, names, self.leased_since(shard, last))
+            self.apply_dequeue(shard, n, names, self.leased_since(shard, last), excluded)
             return
         self.leases[client] = (self.leases[client] + jobs)[-20:]
         now = self.now()
         got = [(job.queue.environment, job.id, job.lease) for job in jobs]
         due = {key: job.due_ms for key, job in self.truth.jobs.items()}
-        self.apply_dequeue(shard, n, names, got)
+        self.apply_dequeue(shard, n, names, got, excluded)
         for job in jobs:
             truth = self.truth.jobs[job.queue.environment, job.id]
             assert (job.queue, job.task, job.payload) == (truth.queue, truth.new.task, truth.new.payload)
@@ -183,12 +184,19 @@ class QueueMachine(RuleBasedStateMachine):
             assert job.enqueued_at_ms == truth.enqueued_ms
             assert 0 <= job.waited_ms <= now - due[truth.key] + 1
 
-    def apply_dequeue(self, shard: int, n: int, names: Sequence[str], got: Sequence[tuple[EnvRef, str, str]]) -> None:
+    def apply_dequeue(
+        self,
+        shard: int,
+        n: int,
+        names: Sequence[str],
+        got: Sequence[tuple[EnvRef, str, str]],
+        excluded: Sequence[str] = (),
+    ) -> None:
         def gone(job: Job) -> bool:
             return not self.valkey.exists(keys.job(shard, *job.key))
 
         clock = int(cast("bytes | None", self.valkey.hget(keys.meta(shard), "turn")) or 0)
-        self.truth.dequeue(shard, n, names, got, self.now(), gone, clock)
+        self.truth.dequeue(shard, n, names, got, self.now(), gone, clock, excluded)
 
     def some_client_has_leases(self) -> bool:
         return any(self.leases)

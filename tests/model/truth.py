@@ -226,14 +226,24 @@ class Truth:
         now_ms: float,
         gone: Callable[[Job], bool],
         clock: int,
+        excluded: Sequence[str] = (),
     ) -> None:
         """Check who was served, and in which order: `got` is (environment, job id, lease) of each job.
 
         A job whose TTL was over and that was met on the way is expired; whether one was met behind the last job
         of an environment depends on how many were requested at once, which `gone` gives. Nor does the model know which
         environment was served last, so the `clock` of the shard is given and checked.
+
+        Jobs of `excluded` tasks are served only if there are no others, and after 5 s.
         """
         before = dict(self.turns[shard])
+        skipped = {
+            key: job for key, job in self.jobs.items() if job.state is JobState.READY and job.new.task in excluded
+        }
+        overdue = [each for each in got if each[:2] in skipped]
+        assert not overdue or len(overdue) == len(got) <= 10, "skipped jobs are served only if there are no others"
+        for key in skipped:
+            del self.jobs[key]
         assert len(got) <= n
         leases = [delivery_number(lease) for _, _, lease in got]
         assert leases == sorted(set(leases)), "lease numbers grow"
@@ -243,23 +253,64 @@ class Truth:
         else:
             groups = [[ref for ref in self.queues if ref.environment == env] for env in before]
         for group in groups:
-            jobs = [(env, job_id, lease) for env, job_id, lease in got if self._queue_of(env, job_id) in group]
+            jobs = [
+                (env, job_id, lease)
+                for env, job_id, lease in ([] if overdue else got)
+                if self._queue_of(env, job_id) in group
+            ]
             taken = self._serve(group, jobs, now_ms, gone)
             if group and group[0].environment in before:
                 self.turns[shard][group[0].environment] += taken
             else:
                 assert not taken
+        left = [ref for group in groups for ref in group if self.may_run(ref) and not self.full(ref.environment)]
+        self.jobs |= skipped
+        self._serve_skipped(
+            shard, [job for job in skipped.values() if self.find_shard(job) == shard], overdue, now_ms, gone
+        )
+        if excluded and not names:
+            idle = {env for env in before if not any(ref.environment == env for ref in left)}
+            raised = {env: max(self.turns[shard][env], clock) for env in idle if self.turns[shard][env] < clock}
+            self.turns[shard] |= raised
+            before |= {env: max(turns, before[env]) for env, turns in raised.items()}
         after = dict(self.turns[shard])
         leased = [self.jobs[env, job_id] for env, job_id, _ in got]
         assert all(job.state is JobState.RUNNING for job in leased), "served from a queue that was not requested"
         self._check_limits(leased)
         self._move_clock(shard, clock, before, {} if names else after)
         self.settle(shard)
-        if len(got) < n:
-            left = [ref for group in groups for ref in group if self.may_run(ref) and not self.full(ref.environment)]
+        if len(got) < n or overdue:
             assert not left, f"{left} could have been served"
-        if before and not names:
+        if before and not names and not excluded:
             self._check_fairness(shard, max(1, n // len(before)), before, after)
+
+    def _serve_skipped(
+        self,
+        shard: int,
+        skipped: Sequence[Job],
+        got: Sequence[tuple[EnvRef, str, str]],
+        now_ms: float,
+        gone: Callable[[Job], bool],
+    ) -> None:
+        """Serve jobs of excluded tasks. Those whose TTL is over and that were met expire."""
+        leases = {(env, job_id): lease for env, job_id, lease in got}
+        for job in skipped:
+            if job.key in leases:
+                assert job.due_ms < now_ms - 5000, f"{job} was served too early"
+                self._lease(job, leases[job.key])
+            elif job.overdue(now_ms) and gone(job):
+                self._remove(job, Op.EXPIRE)
+            else:
+                continue
+            if job.queue.environment in self.turns[shard]:
+                self.turns[shard][job.queue.environment] += 1
+
+    def _lease(self, job: Job, lease: str) -> None:
+        job.state, job.lease, job.lease_ends_ms = JobState.RUNNING, lease, NEVER
+        job.attempts += 1
+        if job.attempts >= job.new.max_attempts:
+            job.unbegun = lease
+        self._count(job.queue, Op.DEQUEUE)
 
     def _queue_of(self, env: EnvRef, job_id: str) -> QueueRef:
         return self.jobs[env, job_id].queue
@@ -281,11 +332,7 @@ class Truth:
                 self._remove(job, Op.EXPIRE)
                 taken += 1
             assert not wanted.overdue(now_ms), f"{wanted} should have expired"
-            wanted.state, wanted.lease, wanted.lease_ends_ms = JobState.RUNNING, lease, NEVER
-            wanted.attempts += 1
-            if wanted.attempts >= wanted.new.max_attempts:
-                wanted.unbegun = lease
-            self._count(wanted.queue, Op.DEQUEUE)
+            self._lease(wanted, lease)
             taken += 1
         # Also where the environment is full by now: it may have been met before that.
         for ref in group:

@@ -1,7 +1,8 @@
 """Apply schema migrations: numbered files, in order, each once.
 
-A file is never edited after a release; its checksum is stored, and a changed file is refused. Every statement can be
-repeated (IF NOT EXISTS, MODIFY QUERY), so an interrupted migration is simply run again.
+A file is never edited after a release; its checksum is stored, and a changed file is refused. Every statement uses IF
+NOT EXISTS, so an interrupted migration is simply run again. A view is never altered: ClickHouse would not recognise
+records that were inserted before and are sent again.
 
 The files are written for one server. For a cluster the same statements are rendered ON CLUSTER with replicated engines;
 checksums are those of the files, so they do not depend on it.

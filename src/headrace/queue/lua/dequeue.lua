@@ -206,8 +206,10 @@ for _ = 1, 4 * n + 100 do
     reindex_env(queue.environment)
   end
 end
-if search and #jobs > 0 then search.level_scores() end
-if search and #jobs == 0 then search.take_overdue(n) end
+if search then
+  if #jobs == 0 then search.take_overdue(n) end
+  search.level_scores()
+end
 
 -- Set the wake key of an index that still has members, for the next idle worker; else delete it. Return whether it has.
 local function pass_on(index, key)
