@@ -174,7 +174,11 @@ class Truth:
         own = self.queues[ref].caps if ref in self.queues else None
         items, size = own or (self.caps.items, self.caps.bytes)
         fits = len(held) + count <= items and sum(job.size for job in held) + added <= size
-        shard_fits = of_shard + added <= self.caps.shard_bytes or self._within_share(ref.environment, of_shard, added)
+        shard_fits = (
+            added == 0  # a job without payload takes no bytes, so it fits into a full shard too
+            or of_shard + added <= self.caps.shard_bytes
+            or self._within_share(ref.environment, of_shard, added)
+        )
         return (count == 1 and not held) or (fits and shard_fits)
 
     def _within_share(self, env: EnvRef, of_shard: int, added: int) -> bool:
