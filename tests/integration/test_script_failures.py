@@ -349,19 +349,19 @@ SCENARIOS = {
     ),
     "dequeue without some tasks": Scenario(
         "dequeue",
-        lambda world: STUBS.dequeue(0, 7, HOUR_MS, excluded_tasks=["other"]),
+        lambda world: STUBS.dequeue(0, 7, HOUR_MS, excluded_tasks={"other": True}),
         World.hold,
         arrange=add_other_tasks,
     ),
     "dequeue by name without some tasks": Scenario(
         "dequeue",
-        lambda world: STUBS.dequeue(0, 4, HOUR_MS, ["x", "new"], excluded_tasks=["other"]),
+        lambda world: STUBS.dequeue(0, 4, HOUR_MS, ["x", "new"], excluded_tasks={"other": True}),
         World.hold,
         arrange=add_other_tasks,
     ),
     "dequeue skipped jobs": Scenario(
         "dequeue",
-        lambda world: STUBS.dequeue(0, 4, HOUR_MS, excluded_tasks=["other", "task"]),
+        lambda world: STUBS.dequeue(0, 4, HOUR_MS, excluded_tasks={"other": True, "task": True}),
         World.hold,
         arrange=add_other_tasks,
     ),

@@ -37,9 +37,15 @@ def enqueue(client: SyncClient, ref: QueueRef, task: str, *ids: str, priority: i
 
 
 def dequeue(
-    valkey: Valkey, n: int = 10, queues: Sequence[str] = (), *, excluded: Sequence[str] = ("gone",)
+    valkey: Valkey,
+    n: int = 10,
+    queues: Sequence[str] = (),
+    *,
+    excluded: Sequence[str] = ("gone",),
+    provided: bool = False,
 ) -> LeasedJobs:
-    return run(valkey, STUBS.dequeue(0, n, HOUR_MS, queues, excluded_tasks=excluded))
+    """Exclude tasks that no worker has, unless `provided`."""
+    return run(valkey, STUBS.dequeue(0, n, HOUR_MS, queues, excluded_tasks=dict.fromkeys(excluded, not provided)))
 
 
 def ids(jobs: Sequence[LeasedJob]) -> list[str]:
@@ -88,13 +94,44 @@ def test_other_queues_and_environments_are_served(valkey: Valkey, client: SyncCl
     check_places_and_numbers(valkey, "skipped")
 
 
-def test_many_queues_with_excluded_jobs_only_end_the_search(valkey: Valkey, client: SyncClient) -> None:
-    for number in range(25):
-        enqueue(client, QueueRef("acme", "shop", "prod", f"q{number:02}"), "gone", f"g{number}")
-    enqueue(client, QueueRef("acme", "shop", "prod", "z"), "send", "s")
-    jobs = dequeue(valkey)
-    assert (ids(jobs), jobs.has_more) == ([], False)
-    assert valkey.exists(keys.wake(0))
+@pytest.mark.parametrize("queues", [(), ("mail",)], ids=["all queues", "by name"])
+@pytest.mark.parametrize("spread", ["queues", "environments"])
+def test_many_excluded_jobs_do_not_hide_others_for_long(
+    valkey: Valkey, client: SyncClient, queues: Sequence[str], spread: str
+) -> None:
+    """The search is bounded, and continues at a random place."""
+    for number in range(50):
+        own = QueueRef(f"acme{number}", "shop", "prod", "mail")
+        if spread == "queues" and not queues:
+            own = QueueRef("acme", "shop", "prod", f"q{number:02}")
+        enqueue(client, own, "gone", f"g{number}")
+    enqueue(client, FOREIGN, "send", "s")
+    jobs = LeasedJobs()
+    for _ in range(1000):
+        if jobs := dequeue(valkey, 10, queues):
+            break
+        assert valkey.exists(keys.wake(0) if not queues else keys.wake_by_name(0, "mail"))
+    assert ids(jobs) == ["s"]
+
+
+@pytest.mark.parametrize("skipped", [0, 1])
+def test_a_wrong_index_neither_exceeds_a_limit_nor_hangs(valkey: Valkey, client: SyncClient, skipped: int) -> None:
+    """A script that failed has stored a limit, but not removed the queue from the index."""
+    enqueue(client, REF, "gone", *(f"g{number}" for number in range(skipped)))
+    enqueue(client, REF, "send", *(f"s{number}" for number in range(20)))
+    assert ids(dequeue(valkey, 1)) == ["s0"]
+    valkey.hset(keys.queue(0, REF), "limit", 1)
+    assert ids(dequeue(valkey, 5)) == []
+    state = read_state(valkey, 1, REF)
+    assert state is not None
+    assert state.running == 1
+
+
+def test_jobs_that_other_workers_can_run_are_left_to_them(valkey: Valkey, client: SyncClient) -> None:
+    enqueue(client, REF, "gone", "g")
+    make_older(valkey, REF, "g")
+    assert ids(dequeue(valkey, provided=True)) == []
+    assert ids(dequeue(valkey)) == ["g"]
 
 
 def test_priorities_hold_among_the_other_jobs(valkey: Valkey, client: SyncClient) -> None:

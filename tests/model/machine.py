@@ -168,7 +168,9 @@ class QueueMachine(RuleBasedStateMachine):
     )
     def dequeue(self, client: int, shard: int, n: int, names: Sequence[str], excluded: Sequence[str] = ()) -> None:
         last = self.last_lease(shard)
-        jobs = self.run(client, self.stubs.dequeue(shard, n, FAR_MS, names, excluded_tasks=excluded))
+        jobs = self.run(
+            client, self.stubs.dequeue(shard, n, FAR_MS, names, excluded_tasks=dict.fromkeys(excluded, True))
+        )
         if isinstance(jobs, Lost):  # the jobs are leased nevertheless, without a worker
             self.apply_dequeue(shard, n, names, self.leased_since(shard, last), excluded)
             return

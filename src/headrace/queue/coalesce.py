@@ -191,7 +191,11 @@ class AsyncCoalescer:
         in_flight = self._in_flight[lane] = self._in_flight[lane] - 1
         waiting = self._waiting[lane] = deque(pending for pending in self._waiting[lane] if not pending.future.done())
         if self._in_order and in_flight == 0 and len(waiting) >= MIN_SPLIT_CALLS:
-            self._send(lane, take_batch(waiting, len(waiting) // 2))
+            first = take_batch(waiting, len(waiting) // 2)
+            self._send(lane, first)
+            ids = {job_id for pending in first for job_id in pending.ids}
+            if not all(ids.isdisjoint(pending.ids) for pending in waiting):
+                return  # if the first is refused and sent again, its jobs must still be before those with the same ids
         if waiting:
             self._send(lane, take_batch(waiting))
         elif in_flight == 0:

@@ -9,7 +9,7 @@ from typing import cast
 
 from headrace.model.names import QueueRef
 from headrace.queue import keys
-from headrace.valkey.connect import Valkey, translate_errors
+from headrace.valkey.connect import Valkey, read_server_time_ms, translate_errors
 
 RECENT_MS = 120_000
 """A task is missing while jobs were deferred because of it within this time."""
@@ -35,8 +35,7 @@ def read_missing_tasks(client: Valkey, shard: int, provided: Collection[str]) ->
         recorded = cast("dict[bytes, bytes]", client.hgetall(keys.missing(shard)))
         if not recorded:
             return []
-        seconds, microseconds = client.time()
-    since_ms = int(seconds) * 1000 + int(microseconds) // 1000 - RECENT_MS
+    since_ms = read_server_time_ms(client, keys.missing(shard)) - RECENT_MS
     missing = (each for each in _parse(recorded) if each.last_ms >= since_ms and each.task not in provided)
     return sorted(missing, key=lambda each: (each.queue, each.task))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -74,6 +74,15 @@ class WorkerRegistration:
         with translate_errors():
             await self._client.set(keys.worker(self.worker_id), json.dumps(entry), px=STALE_MS)
             await self._client.zadd(keys.WORKERS, {self.worker_id: time.time_ns() // 1_000_000})
+
+    async def find_provided(self, tasks: Collection[str]) -> set[str]:
+        """Return those of the tasks that a live worker has."""
+        provided: set[str] = set()
+        with translate_errors():
+            for name in cast(list[bytes], await self._client.zrange(keys.WORKERS, 0, -1)):
+                if (raw := await self._client.get(keys.worker(name.decode()))) is not None:
+                    provided.update(_parse_entry(raw)["tasks"])
+        return provided & set(tasks)
 
     async def deregister(self) -> None:
         with translate_errors():

@@ -309,19 +309,22 @@ class Stubs:
         queues: Iterable[str] = (),
         *,
         look: str = "",
-        excluded_tasks: Sequence[str] = (),
+        excluded_tasks: Mapping[str, bool] | None = None,
     ) -> ScriptCall[LeasedJobs]:
         """Lease up to n jobs of the queues with these names, in every environment; of all queues if none is given.
 
         Jobs of `excluded_tasks`, at most MAX_EXCLUDED_TASKS, are skipped: they stay ready for other workers. The search
-        is bounded, so that jobs behind hundreds of skipped ones may not be found. If it finds no other job, it leases
-        up to ten skipped jobs that have waited for more than 5 s: the caller defers them.
+        is bounded, so that jobs behind hundreds of skipped ones may not be found. The value of a task is whether it is
+        orphaned: no live worker has it. If the search finds no other job, it leases up to ten jobs of orphaned tasks
+        that have waited for more than 5 s: the caller defers them.
 
         With `look` "0" or "1" the call is refused (SettingsNotRestored) if settings were not restored on this server;
         "1" also checks that it is still the same server."""
         nonce = token_hex(4)  # unique per call: no two leases share a token, even within one process
-        excluded = excluded_tasks[:MAX_EXCLUDED_TASKS]
-        args = [n, lease_ms, nonce, look, len(excluded), *excluded, *map(keys.encode, queues)]
+        excluded = sorted((excluded_tasks or {}).items(), key=lambda each: not each[1])[:MAX_EXCLUDED_TASKS]
+        orphaned = sum(is_orphaned for _, is_orphaned in excluded)
+        names = (task for task, _ in excluded)
+        args = [n, lease_ms, nonce, look, len(excluded), orphaned, *names, *map(keys.encode, queues)]
         return self._call_for_shard("dequeue", shard, args, _parse_leased_jobs)
 
     def begin(self, shard: int, jobs: Iterable[LeasedJob]) -> ScriptCall[list[bool]]:

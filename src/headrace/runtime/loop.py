@@ -6,6 +6,7 @@ to another one, is healthy.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import threading
@@ -236,3 +237,10 @@ class ServiceMetrics:
 def single_value_family(metric: MetricDeclaration, value: float | None) -> MetricFamily:
     """Return a family with one value and no labels, or without a value if `value` is None (unknown)."""
     return metric, {} if value is None else {(): value}
+
+
+def is_cancelling() -> bool:
+    """Return whether the cancellation of the current asyncio task was requested. A CancelledError can also come from
+    something that the task awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -19,6 +19,7 @@ import redis.asyncio
 from hiredis import pack_command
 from redis.exceptions import DataError, NoScriptError
 
+from headrace.runtime.loop import is_cancelling
 from headrace.valkey.connect import AsyncValkey, translate_errors
 from headrace.valkey.script_runner import CHECK_IDLE_AFTER_S, RETRY_OPTIONS
 from headrace.valkey.scripts import Arg, ScriptCall, build_arguments, run_async
@@ -194,7 +195,12 @@ class AsyncScriptRunner:
             self._forget_ended_loops()
             opening = self._opening[loop] = loop.create_task(self._open())
             opening.add_done_callback(lambda task: self._end_opening(loop, task))
-        return await asyncio.shield(opening)  # other callers wait for it too
+        try:
+            return await asyncio.shield(opening)  # other callers wait for it too
+        except asyncio.CancelledError:
+            if opening.cancelled() and not is_cancelling():
+                raise redis.ConnectionError("The client was closed.") from None
+            raise
 
     async def _open(self) -> ScriptConnection:
         connection = self._pool.make_connection()
@@ -222,6 +228,7 @@ class AsyncScriptRunner:
         self._forget_ended_loops()
         here = asyncio.get_running_loop()
         if (opening := self._opening.get(here)) is not None:
+            opening.cancel()
             await asyncio.wait([opening])
         for loop in list(self._connections):
             connection = self._connections.pop(loop, None)

@@ -18,7 +18,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +32,7 @@ from headrace.queue.scripts import MAX_EXCLUDED_TASKS, Deferral, LeasedJobs
 from headrace.queue.tasks import Bury, RegisteredTask, Tasks
 from headrace.queue.worker_metrics import LOST, WorkerMetrics, WorkerStatus, find_oldest
 from headrace.runtime.backoff import Backoff
+from headrace.runtime.loop import is_cancelling
 from headrace.valkey.connect import ScriptError, Valkey
 from headrace.worker.heartbeat import Heartbeats, LoopMonitor
 from headrace.worker.options import WorkerOptions
@@ -47,9 +48,12 @@ log = logging.getLogger(__name__)
 PREFETCH_S = 0.005
 RATE_WINDOW_S = 0.05  # interval of measuring the completion rate
 EMPTY_SOURCE_PAUSE_S = 0.003  # how long an empty source is skipped while other sources have work
-FALSE_WAKES = 3  # woken this often in a row without finding a job, a worker waits before it dequeues again
+FALSE_WAKES = 3  # woken this often in a row without finding a job, a worker pauses before it waits again
 FALSE_WAKE_BACKOFF = Backoff(base_s=0.005, longest_s=0.2)
 RETRY_MARGIN_S = 0.001  # a timer may fire this much too early
+SLOW_CALL_S = 0.25  # a dequeue that takes longer keeps the worker from nothing else
+PASS_ON_S = 1.0  # how long a stopping worker tries to wake others; maintenance does so, too
+ORPHANED_AFTER_S = 30.0  # a worker may be restarted in this time
 UNKNOWN_TASK_MS = (1_000, 30_000)  # shortest and longest delay of a job whose task the worker does not have
 
 
@@ -59,8 +63,9 @@ class JobSource(ResultReceiver, Protocol):
     name: str  # for logs
     label: str  # for metrics
 
-    async def dequeue(self, limit: int, excluded: Sequence[str]) -> LeasedJobs:
-        """Lease up to `limit` jobs, preferably not of `excluded` tasks."""
+    async def dequeue(self, limit: int, excluded: Mapping[str, bool]) -> LeasedJobs:
+        """Lease up to `limit` jobs, preferably not of `excluded` tasks. The value of a task is whether it is orphaned:
+        no live worker has it."""
         ...
 
     async def begin(self, job: LeasedJob) -> bool:
@@ -103,8 +108,10 @@ class SourceState:
     false_wakes: int = 0  # wakes in a row that found no job
     empty_until: float = 0.0
     results: JobResults = field(default_factory=JobResults)
-    in_report: JobResults = field(default_factory=JobResults)  # results that the report in progress sends
+    in_report: list[JobResults] = field(default_factory=list[JobResults])  # results that are being sent
     dequeuing: asyncio.Task[None] | None = None  # a dequeue in progress
+    requested: int = 0  # jobs that it requests
+    dequeue_started: float = 0.0
     reporting: asyncio.Task[None] | None = None
     heartbeat_at: float | None = None
 
@@ -115,6 +122,17 @@ class SourceState:
     @property
     def can_report(self) -> bool:
         return self.reporting is None and bool(self.results) and self.link.pause_s == 0.0
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a dequeue in progress takes unusually long."""
+        return self.dequeuing is not None and time.monotonic() - self.dequeue_started >= SLOW_CALL_S
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the source is being served, or could be now. One that failed or hangs keeps the worker from waiting
+        for no other."""
+        return self.may_have_jobs and self.link.pause_s == 0.0 and not self.is_slow
 
     def list_calls(self) -> list[asyncio.Task[None]]:
         """Return the calls in progress, without heartbeats."""
@@ -127,6 +145,19 @@ class RunningJob:
     job: LeasedJob
     started_at_ms: int  # by the worker's clock
     is_returned: bool = False  # the worker stops and does not wait for it any more
+
+
+@dataclass
+class MissingTask:
+    """A task that the worker does not have. Orphaned: no live worker has it."""
+
+    missing_since: float | None = None  # since when no live worker has it, by time.monotonic(); None: one has it
+    is_orphaned: bool = False
+
+    def record(self, is_provided: bool) -> None:
+        now = time.monotonic()
+        self.missing_since = None if is_provided else self.missing_since or now
+        self.is_orphaned = self.missing_since is not None and now - self.missing_since >= ORPHANED_AFTER_S
 
 
 @dataclass
@@ -169,7 +200,7 @@ class WorkerCore:
         self._waits: Sequence[IdleWait] = ()
         self._prefetched: deque[tuple[SourceState, LeasedJob]] = deque()  # leased, not started
         self._running: dict[asyncio.Task[None], RunningJob] = {}
-        self._missing_tasks: dict[str, None] = {}  # of jobs that were dequeued, but cannot run here
+        self._missing_tasks: dict[str, MissingTask] = {}  # of jobs that were dequeued, but cannot run here
         self._completion_rate = CompletionRate()
         self._recycling = Recycling(options.max_jobs, options.max_memory)
         self._runner = TaskRunner(tasks, options.concurrency, options.max_hung_threads, options.process_memory)
@@ -177,13 +208,10 @@ class WorkerCore:
         self._metrics = metrics or WorkerMetrics(tasks.names())
         self._metrics.status_readers.append(self._read_status)
         self._end = asyncio.Event()  # set when the worker is to stop, or ends by itself
+        self.needs_restart = ""  # why the worker ended by itself and its process should be restarted; empty: it did not
         self._is_stopping = False  # jobs of the worker are being finished and returned
         self._is_advancing = False  # `_advance` is scheduled
-
-    @property
-    def needs_restart(self) -> str:
-        """Why the worker ends by itself and its process should be restarted; empty: it need not."""
-        return self._runner.describe_exhaustion() or self._recycling.reason
+        self._slow_timer: asyncio.TimerHandle | None = None
 
     async def run_forever(self, stop: asyncio.Event, serve: Callable[[], Awaitable[None]]) -> None:
         """Run `serve`, which connects to the sources and calls `serve_sources`. After a stop, retries of unavailable
@@ -226,7 +254,10 @@ class WorkerCore:
                 await self._end.wait()
                 await self._shut_down(waiting)
         finally:
-            for task in (*loops, *waiting, *(call for state in self._states for call in state.list_calls())):
+            self._end.set()
+            self._is_stopping = True
+            calls = (call for state in self._states for call in state.list_calls())
+            for task in (*loops, *waiting, *calls, *self._running):
                 task.cancel()
             for wait in waits:
                 await wait.close()
@@ -245,54 +276,66 @@ class WorkerCore:
             self._is_advancing = True
             asyncio.get_running_loop().call_soon(self._advance)
 
-    def _advance(self) -> None:
-        """Start the reports and dequeues that are possible now, and wait for jobs if the worker is idle."""
+    def _advance(self, woken: SourceState | None = None) -> None:
+        """Start the reports and dequeues that are possible now, and wait for jobs if the worker is idle. `woken` is the
+        source that an idle worker was woken for."""
         self._is_advancing = False
-        if self.needs_restart:
+        if reason := self._runner.describe_exhaustion() or self._recycling.reason:
+            self.needs_restart = reason
             self._end.set()
         if self._end.is_set():
             return
         for state in self._states:
             if state.can_report:
                 state.reporting = asyncio.create_task(self._report(state))
-        self._start_dequeues()
+        self._start_dequeues(woken)
         self._update_waits()
 
-    def _start_dequeues(self) -> None:
+    def _start_dequeues(self, woken: SourceState | None) -> None:
         """Start dequeues once half of the prefetched jobs are used: few large calls are faster than many small ones."""
         ahead, free_slots = self._count_ahead(), self._count_free_slots()
         if free_slots <= 0 or (self._prefetched and free_slots < ahead // 2):
             return
-        selected = self._select_sources()
+        selected = self._select_sources() if woken is None or not woken.can_dequeue else [woken]
         for state in selected:
             self.reconnect.has_dequeued = True
-            state.dequeuing = asyncio.create_task(self._dequeue(state, -(-free_slots // len(selected))))
+            state.requested, state.dequeue_started = -(-free_slots // len(selected)), time.monotonic()
+            state.dequeuing = asyncio.create_task(self._dequeue(state, state.requested))
+        if selected and self._slow_timer is None:
+            self._check_slow_calls()
+
+    def _check_slow_calls(self) -> None:
+        """While dequeues are in progress, look every SLOW_CALL_S whether one hangs."""
+        self._slow_timer = None
+        if not self._is_stopping and any(state.dequeuing is not None for state in self._states):
+            loop = asyncio.get_running_loop()
+            self._slow_timer = loop.call_later(SLOW_CALL_S + RETRY_MARGIN_S, self._check_slow_calls)
+        self._schedule_advance()
 
     def _count_ahead(self) -> int:
         return min(self._options.prefetch, int(self._completion_rate.per_s * PREFETCH_S))
 
     def _count_free_slots(self) -> int:
-        return self._options.concurrency + self._count_ahead() - len(self._prefetched) - len(self._running)
+        """Return how many more jobs to request. Jobs that were requested count as taken, unless their dequeue hangs."""
+        requested = sum(state.requested for state in self._states if state.dequeuing is not None and not state.is_slow)
+        taken = len(self._prefetched) + len(self._running) + requested
+        return self._options.concurrency + self._count_ahead() - taken
 
     def _select_sources(self) -> list[SourceState]:
-        """Return the sources to dequeue from; none if no source may have jobs. If one may and the worker runs jobs, the
-        others are included, since it does not wait for them; but not those that were just empty, because they would
-        reduce the number of jobs requested from the others."""
+        """Return the sources to dequeue from; none if no source may have jobs. If one may, the others are included,
+        since a busy worker does not wait for them; but not those that were just empty, because they would reduce the
+        number of jobs requested from the others."""
         ready = [state for state in self._states if state.can_dequeue]
-        with_jobs = [state for state in ready if state.may_have_jobs]
-        if not with_jobs or not self._running:
-            return with_jobs
+        if not any(state.may_have_jobs for state in ready):
+            return []
         now = time.monotonic()
         return [state for state in ready if state.may_have_jobs or state.empty_until <= now]
 
     def _update_waits(self) -> None:
-        """Let the worker wait only while it has free slots and no source is known to have jobs. Sources that failed and
-        will be retried do not keep it from waiting for others."""
-        is_busy = self._count_free_slots() <= 0 or any(
-            state.may_have_jobs and state.link.pause_s == 0.0 for state in self._states
-        )
+        """Let the worker wait only while it has free slots and serves no source."""
+        is_busy = self._count_free_slots() <= 0 or any(state.is_active for state in self._states)
         for idle in self._waits:
-            if is_busy or any(self._states[index].may_have_jobs for index in idle.wait.sources):
+            if is_busy:
                 idle.wanted.clear()
             else:
                 idle.wanted.set()
@@ -302,6 +345,7 @@ class WorkerCore:
         longest wait, or after an error, because a wake may have been lost."""
         while True:
             await idle.wanted.wait()
+            await self._delay_after_false_wakes(idle.wait.sources)
             try:
                 woken = await idle.wait.wait()
             except Exception as error:
@@ -309,21 +353,24 @@ class WorkerCore:
                     self._record_failure(self._states[index], error)
                 await asyncio.sleep(self._states[idle.wait.sources[0]].link.pause_s)
                 woken = None
+            was_idle = not any(state.is_active for state in self._states)
             if woken is None:
-                states = [self._states[index] for index in idle.wait.sources]
-            else:
-                states = [self._states[woken]]
-                await self._delay_false_wakes(states[0])
-            for state in states:
-                state.may_have_jobs = True
-            if woken is not None and self._count_free_slots() <= 0:  # filled by other sources meanwhile
+                for index in idle.wait.sources:
+                    self._states[index].may_have_jobs = True
+                self._advance()
+                continue
+            state = self._states[woken]
+            state.may_have_jobs = True
+            state.false_wakes += 1
+            if self._count_free_slots() <= 0:  # filled by other sources meanwhile
                 await self._pass_on(idle.wait, woken)
-            self._advance()
+            self._advance(state if was_idle else None)
 
-    async def _delay_false_wakes(self, state: SourceState) -> None:
-        if state.false_wakes >= FALSE_WAKES:
-            await asyncio.sleep(FALSE_WAKE_BACKOFF.full_delay_s(state.false_wakes - FALSE_WAKES + 1))
-        state.false_wakes += 1
+    async def _delay_after_false_wakes(self, sources: Sequence[int]) -> None:
+        """Pause before the next wait if the last wakes found no job. While it pauses, other workers are woken."""
+        false_wakes = max(self._states[index].false_wakes for index in sources)
+        if false_wakes >= FALSE_WAKES:
+            await asyncio.sleep(FALSE_WAKE_BACKOFF.full_delay_s(false_wakes - FALSE_WAKES + 1))
 
     async def _pass_on(self, wait: SourceWait, index: int) -> None:
         try:
@@ -336,12 +383,13 @@ class WorkerCore:
     async def _dequeue(self, state: SourceState, limit: int) -> None:
         """Lease up to `limit` jobs of a source, and start or prefetch them."""
         try:
-            jobs = await state.source.dequeue(limit, list(self._missing_tasks))
+            excluded = {name: task.is_orphaned for name, task in self._missing_tasks.items()}
+            jobs = await state.source.dequeue(limit, excluded)
         except Exception as error:
             self._record_failure(state, error)
             return
         finally:
-            state.dequeuing = None
+            state.dequeuing, state.requested = None, 0
             self._schedule_advance()
         state.link.mark_connected()
         state.may_have_jobs = jobs.has_more
@@ -386,23 +434,29 @@ class WorkerCore:
         running_job.set(job)
         started = time.monotonic()
         try:
-            if job.attempt >= job.max_attempts and not await self._begin(state, job):
-                return
+            if job.attempt >= job.max_attempts:
+                if not await self._begin(state, job):
+                    return
+                started = time.monotonic()
             if self._registration is not None:
                 self._registration.record_served(job)
             await self._runner.run(task, job)
-        except asyncio.CancelledError:
-            if running.is_returned or job.cancel_reason != CancelReason.REQUESTED:
-                raise
-            state.results.deferred.append(Deferral(job, 0, 0))
+        except asyncio.CancelledError as error:
+            if is_cancelling():
+                if running.is_returned or job.cancel_reason != CancelReason.REQUESTED:
+                    raise
+                state.results.deferred.append(Deferral(job, 0, 0))
+            else:  # the task awaited something that was cancelled
+                self._add_failure(state.results, task, job, error)
         except Exception as error:
-            self._add_failure(state.results, task, job, error)
+            if not running.is_returned:  # else the job is returned: its task was only interrupted
+                self._add_failure(state.results, task, job, error)
         else:
             state.results.done.append((job, int((time.monotonic() - started) * 1000)))
         finally:
             self._metrics.busy_s += time.monotonic() - started
 
-    def _add_failure(self, results: JobResults, task: RegisteredTask, job: LeasedJob, error: Exception) -> None:
+    def _add_failure(self, results: JobResults, task: RegisteredTask, job: LeasedJob, error: BaseException) -> None:
         """Add the result of a job whose task raised an error. Called while the error is handled."""
         if isinstance(error, JobCancelled) and job.cancel_reason == CancelReason.REQUESTED:
             results.deferred.append(Deferral(job, 0, 0))
@@ -419,7 +473,8 @@ class WorkerCore:
         """Give back a job whose task this worker does not have: during a deployment another worker may have it. Later
         dequeues exclude the task."""
         if job.task not in self._missing_tasks:
-            self._missing_tasks[job.task] = None
+            # Without a registry it is unknown whether another worker has the task.
+            self._missing_tasks[job.task] = MissingTask(is_orphaned=self._registration is None)
             if len(self._missing_tasks) > MAX_EXCLUDED_TASKS:
                 del self._missing_tasks[next(iter(self._missing_tasks))]
             log.warning(
@@ -459,13 +514,13 @@ class WorkerCore:
 
     async def _report_results(self, state: SourceState) -> None:
         """Report finished jobs. Results that could not be sent are kept for the next call."""
-        results = state.in_report = state.results
-        state.results = JobResults()
+        results, state.results = state.results, JobResults()
+        state.in_report.append(results)
         try:
             await report_results(results, state.source, self._metrics)
         finally:
             state.results.prepend(results)
-            state.in_report = JobResults()
+            state.in_report.remove(results)
 
     # Heartbeat
 
@@ -490,11 +545,13 @@ class WorkerCore:
         heartbeat thread."""
         prefetched = [job for owner, job in self._prefetched.copy() if owner is state]
         running = [each.job for each in list(self._running.values()) if each.state is state]
-        return [*prefetched, *running, *state.in_report.list_jobs(), *state.results.list_jobs()]
+        ended = [job for results in (*state.in_report.copy(), state.results) for job in results.list_jobs()]
+        return [*prefetched, *running, *ended]
 
-    def _record_heartbeat(self, state: SourceState, leases: Iterable[tuple[LeasedJob, JobLeaseState]]) -> None:
+    def _record_heartbeat(self, state: SourceState, leases: Sequence[tuple[LeasedJob, JobLeaseState]]) -> None:
         state.heartbeat_at = time.time()
-        state.link.mark_connected()
+        if leases:  # else the server was not called
+            state.link.mark_connected()
         for job, lease in leases:
             if lease == JobLeaseState.LOST:
                 self._handle_lost_lease(state, job)
@@ -542,6 +599,10 @@ class WorkerCore:
         running = [RunningTask(each.job, each.started_at_ms) for each in self._running.values()]
         try:
             await registration.report(self._tasks, running)
+            if self._missing_tasks:
+                provided = await registration.find_provided(self._missing_tasks)
+                for name, task in self._missing_tasks.items():
+                    task.record(name in provided)
         except Exception:
             self._metrics.heartbeats_failed += 1
             raise
@@ -550,18 +611,20 @@ class WorkerCore:
 
     async def _shut_down(self, waiting: Iterable[asyncio.Task[None]]) -> None:
         self._is_stopping = True  # a job that ends must not start one that is being returned
-        deadline = time.monotonic() + self._options.grace_s
-        await self._end_waits(waiting)
-        await asyncio.gather(*(self._shut_down_source(state, deadline) for state in self._states))
-
-    async def _end_waits(self, waiting: Iterable[asyncio.Task[None]]) -> None:
-        """Stop waiting for jobs. Other workers are woken instead: the answer of a wait may not have been read."""
+        self.reconnect.start_grace()
         for task in waiting:
             task.cancel()
-        for idle in self._waits:
-            await idle.wait.close()
-            for index in idle.wait.sources:
-                await self._pass_on(idle.wait, index)
+        deadline = time.monotonic() + self._options.grace_s
+        shutdowns = (self._shut_down_source(state, deadline) for state in self._states)
+        await asyncio.gather(*shutdowns, *(self._end_wait(idle.wait) for idle in self._waits))
+
+    async def _end_wait(self, wait: SourceWait) -> None:
+        """Stop waiting for jobs. Other workers are woken instead: the answer of a wait may not have been read."""
+        await wait.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PASS_ON_S):
+                for index in wait.sources:
+                    await self._pass_on(wait, index)
 
     async def _shut_down_source(self, state: SourceState, deadline: float) -> None:
         """Return jobs that were not started, let the others finish, and return those that do not finish in time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from headrace.errors import SettingsNotRestored
@@ -49,7 +49,7 @@ class QueueShard:
         self._to_begin: list[tuple[LeasedJob, asyncio.Future[bool]]] = []
         self._beginning: asyncio.Task[None] | None = None
 
-    async def dequeue(self, limit: int, excluded: Sequence[str]) -> LeasedJobs:
+    async def dequeue(self, limit: int, excluded: Mapping[str, bool]) -> LeasedJobs:
         look = "1" if self._verifies_server else "0"
         call = self._stubs.dequeue(
             *(self._number, limit, self._options.lease_ms, self._options.queues), look=look, excluded_tasks=excluded

@@ -65,8 +65,10 @@ class ReconnectPolicy:
         self.has_dequeued = False
 
     def start_grace(self) -> None:
-        """Let retries end after the grace period, because the worker is to stop; now if it never requested a job."""
-        self._give_up_at = time.monotonic() + (self._grace_s if self.has_dequeued else 0.0)
+        """Let retries end after the grace period, because the worker is to stop; now if it never requested a job. A
+        second call has no effect."""
+        if self._give_up_at == math.inf:
+            self._give_up_at = time.monotonic() + (self._grace_s if self.has_dequeued else 0.0)
 
     async def run_every(self, seconds: float, do: Callable[[], Awaitable[None]]) -> None:
         """Run `do` every `seconds`. Errors are logged, not raised."""

@@ -34,7 +34,7 @@ class ResultReceiver(Protocol):
     async def requeue(self, jobs: Sequence[LeasedJob]) -> Sequence[bool]: ...
 
 
-@dataclass
+@dataclass(eq=False)
 class JobResults:
     """Unreported results of the jobs of one source. Falsy if there are none."""
 

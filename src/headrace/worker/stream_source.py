@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from headrace.errors import UnknownGroup
@@ -63,7 +64,7 @@ class StreamGroup:
         self._stubs = GroupStubs(keys, f"{CONSUMER_PREFIX}{make_process_name()}")
         self._cursor = FIRST_ID
 
-    async def dequeue(self, limit: int, excluded: Sequence[str]) -> LeasedJobs:
+    async def dequeue(self, limit: int, excluded: Mapping[str, bool]) -> LeasedJobs:
         found = await self._run(self._stubs.dequeue(limit))
         if found.deleted:
             log.warning(
@@ -186,10 +187,13 @@ class StreamGroup:
         await self._run(self._stubs.remove_consumers(self._gone_ms))
 
     async def leave(self) -> None:
-        """Remove this worker from the group."""
+        """Remove this worker from the group, if the group still exists."""
+        with suppress(UnknownGroup), translate_group_errors(self._keys.stream, self._keys.group):
+            await run_async(self._client, self._stubs.remove_consumers(self._gone_ms, leaving=True))
+
+    def close(self) -> None:
         if self._due_timer is not None:
             self._due_timer.cancel()
-        await self._run(self._stubs.remove_consumers(self._gone_ms, leaving=True))
 
     async def create(self) -> None:
         """Create the group, and its stream, if they do not exist."""

@@ -12,7 +12,7 @@ from typing import cast
 
 from headrace.model.job import CancelReason, LeasedJob
 from headrace.queue.tasks import PROCESS, RegisteredTask, Tasks
-from headrace.worker.failures import TimeLimitExceeded
+from headrace.worker.failures import TaskRaisedExit, TimeLimitExceeded
 from headrace.worker.processes import ProcessExecutor, check_handler
 from headrace.worker.threads import ThreadExecutor
 
@@ -55,11 +55,18 @@ class TaskRunner:
             except TimeLimitExceeded:
                 job.cancel(CancelReason.TIMEOUT)  # its thread goes on and may call `check`
                 raise
-        elif task.timeout_s is None:
-            await cast(Awaitable[None], task.handler(job))
         else:
-            async with asyncio.timeout(task.timeout_s):
+            await self._run_async(task, job)
+
+    async def _run_async(self, task: RegisteredTask, job: LeasedJob) -> None:
+        try:
+            if task.timeout_s is None:
                 await cast(Awaitable[None], task.handler(job))
+            else:
+                async with asyncio.timeout(task.timeout_s):
+                    await cast(Awaitable[None], task.handler(job))
+        except SystemExit as error:  # would end the event loop
+            raise TaskRaisedExit(f"The task raised SystemExit: {error}") from error
 
     def can_cancel(self, task: RegisteredTask) -> bool:
         """Return whether cancelling `run` ends the task's function: not if it runs in a thread."""

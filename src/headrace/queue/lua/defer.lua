@@ -4,8 +4,8 @@
 --@include leases, waiting, missing_tasks, save
 -- KEYS[1]    meta of the shard (routes the script)
 -- ARGV       prefix, maxlen, then for each job: E, J, lease, shortest delay ms, longest delay ms, ms after which it is
---            buried (0: never), name of the task if the worker does not have it ('': deferred for another reason),
---            reason (the error of a buried job)
+--            buried, if its task, if any, was missing for as long (0: never), name of the task if the worker does not
+--            have it ('': deferred for another reason), reason (the error of a buried job)
 -- Returns    for each job 1 (deferred), 2 (buried) or 0 (lease lost)
 local function defer_job(E, J, lease, shortest, longest, bury_after, missing_task, reason)
   local job = find_leased_job(E, J, lease)
@@ -13,8 +13,10 @@ local function defer_job(E, J, lease, shortest, longest, bury_after, missing_tas
   local since = job.deferred_since or NOW
   local deferred_ms = NOW - since
   end_lease(job)
-  if missing_task ~= '' then record_missing_task(job.queue, missing_task) end
-  if bury_after > 0 and deferred_ms >= bury_after and not job.is_cancelled then
+  -- A job may have been deferred long ago, before workers that have its task were gone for a moment. It is buried only if
+  -- the task was missing for as long.
+  local missing_since = missing_task ~= '' and record_missing_task(job.queue, missing_task) or since
+  if bury_after > 0 and math.min(deferred_ms, NOW - missing_since) >= bury_after and not job.is_cancelled then
     redis.call('HSET', job_key(job.EJ), 'error', reason, 'attempts', job.attempts - 1)
     bury_job(job)
     return 2

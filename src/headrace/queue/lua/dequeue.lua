@@ -3,8 +3,9 @@
 --@include quarantine, skip_tasks, save
 -- KEYS[1]    meta of the shard (routes the script)
 -- ARGV       prefix, maxlen, n, lease ms, nonce, whether settings must have been restored on this server ('': no check;
---            0: check every SETTINGS_CHECK_MS; 1: check now), number of excluded tasks, their names, then the queue names
---            to serve (Q); none: all
+--            0: check every SETTINGS_CHECK_MS; 1: check now), number of excluded tasks, how many of them are orphaned (no
+--            live worker has them), the names of the excluded tasks, orphaned ones first, then the queue names to serve
+--            (Q); none: all
 -- Returns    {queues as {org, project, env, queue}, jobs as {number of the queue, body, attempt, max attempts, lease
 --            token, enqueued ms, waited ms}, 1 if jobs that the caller could lease are left, else 0}. Jobs of excluded
 --            tasks are skipped (skip_tasks.lua) and do not count as left.
@@ -13,7 +14,7 @@
 -- a replica that was behind, numbers repeat.
 local n, lease_ms, nonce = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local excluded_count = tonumber(ARGV[7])
-local FIRST_NAME = 8 + excluded_count
+local FIRST_NAME = 9 + excluded_count
 
 -- A server that restarted or took over may lack the latest settings, and must not run jobs of a queue that is paused.
 -- The replication id is read only every SETTINGS_CHECK_MS: a failover takes longer, and a client that reconnects
@@ -140,7 +141,7 @@ end
 
 -- Lease up to `limit` jobs of a queue, none younger than `bound`, the age of the oldest job of the next queue.
 local function take_jobs(queue, limit, bound)
-  limit = math.min(limit, count_free_slots(queue))
+  limit = math.max(0, math.min(limit, count_free_slots(queue)))
   local priority = list_priorities(queue)[1] or 0
   if queue.levels > 0 then limit, bound = math.min(limit, 1), '+inf' end
   local ready = ready_key(queue.E, queue.Q, priority)
@@ -189,7 +190,7 @@ local share = math.max(1, math.floor(n / math.max(1, competing_envs)))
 local next_queue, take = by_name and find_next_queue_by_name or find_next_queue, take_jobs
 local search
 if excluded_count > 0 then
-  search = new_task_search(FIRST_NAME, lease_found)
+  search = new_task_search(FIRST_NAME, tonumber(ARGV[8]), lease_found)
   next_queue, take = search.find_next_queue, search.take_jobs
 end
 

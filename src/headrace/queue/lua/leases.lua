@@ -28,6 +28,8 @@ local function bury_job(job)
   redis.call('ZADD', dead_key(job.queue.E, job.queue.Q), format_int(NOW), job.J)
   redis.call('SADD', BURIED, job.queue.name)
   redis.call('HSET', job_key(job.EJ), 'state', 'dead')
+  -- Releases before 0.4 do not remove these when they redrive the job.
+  if job.deferred_since or job.is_cancelled then redis.call('HDEL', job_key(job.EJ), 'deferred_since', 'cancel') end
   job.queue.warm_bytes = job.queue.warm_bytes - job.size
   count_op(job.queue, 'bury')
 end

@@ -79,6 +79,7 @@ local function place_row(row, J, body, size, enqueued, due, priority, expires, m
       return -1
     end
     redis.call('SET', body_key(EJ), body) -- it was incomplete, or dead and redriven in PostgreSQL
+    redis.call('HDEL', job_key(EJ), 'expires', 'deferred_since', 'cancel') -- if a script failed before it deleted them
   end
   added[J] = true
   local detail = body:match('^[^\t]*\t([^\n]*)')

@@ -1,23 +1,43 @@
 -- Search of dequeue for jobs whose task is not excluded: the caller does not have the excluded tasks. Their jobs stay ready
 -- for other workers. Only the first jobs of a queue are examined, so jobs behind many skipped ones may not be found; see
 -- take_overdue.
---@include keys, ready, queues, fair_index
+--@include keys, ready, queues, fair_index, recovery
 
--- Return the functions that replace those of dequeue.lua. Names of excluded tasks are arguments 8 to `first_name` - 1.
--- (One function, so that a dequeue without exclusions does not create the others.)
-local function new_task_search(first_name, lease_found)
+-- Return the functions that replace those of dequeue.lua. Names of excluded tasks are arguments 9 to `first_name` - 1; the
+-- first `orphaned_count` of them are those that no live worker has. (One function, so that a dequeue without exclusions
+-- does not create the others.)
+local function new_task_search(first_name, orphaned_count, lease_found)
   local MAX_SKIPPED = 200 -- jobs that one call skips
-  local MAX_PASSED = 20 -- queues that one call leaves because it found only jobs to skip
+  local MAX_PASSED = 20 -- environments, of each queue name too, that one call leaves because it found only jobs to skip
+  local WINDOW = 10 -- environments, or queues of one, that are examined at each place
   local PAGE = 50
   local OVERDUE_MS, MAX_OVERDUE = 5000, 10
-  local excluded = {}
-  for i = 8, first_name - 1 do excluded[ARGV[i]] = true end
-  local skipped, passed, passed_count, overdue = 0, {}, 0, {}
+  local ORPHANED, PROVIDED = 1, 2
+  local excluded = {} -- by task
+  for i = 9, first_name - 1 do excluded[ARGV[i]] = i < 9 + orphaned_count and ORPHANED or PROVIDED end
+  local skipped, passed, overdue = 0, {}, {}
   local search = {}
+  -- The server starts every script with the same seed, and a call that finds nothing changes no counter.
+  math.randomseed(math.floor(NOW * 1000) % 2147483647)
 
-  local function is_excluded(queue, J)
+  -- Return ORPHANED or PROVIDED if the task of a job is excluded; else nil.
+  local function find_exclusion(queue, J)
     local detail = redis.call('HGET', job_key(queue.E .. ':' .. J), 'detail')
     return detail and excluded[detail:match('^[^\t]*')]
+  end
+
+  -- Return members of an index with their scores: the first ones, and some from a random place behind them, so that members
+  -- with only jobs to skip do not hide the others for long.
+  local function list_candidates(index)
+    local found = redis.call('ZRANGE', index, 0, WINDOW - 1, 'WITHSCORES')
+    local others = redis.call('ZCARD', index) - WINDOW
+    if others > 0 then
+      local first = WINDOW + math.random(others) - 1
+      for _, value in ipairs(redis.call('ZRANGE', index, first, first + WINDOW - 1, 'WITHSCORES')) do
+        found[#found + 1] = value
+      end
+    end
+    return found
   end
 
   -- Return the jobs to lease, as ids and eligible times in turns: up to `limit` jobs of one priority that are not excluded
@@ -27,17 +47,18 @@ local function new_task_search(first_name, lease_found)
     local found, ready = {}, ready_key(queue.E, queue.Q, priority)
     queue.skips = queue.skips or {}
     local position = queue.skips[priority] or 0
-    while true do
+    while limit > 0 do
       local page_size = math.min(PAGE, limit - #found / 2 + (skipped > 0 and PAGE or 0))
       local page = redis.call('ZRANGEBYSCORE', ready, '-inf', bound, 'WITHSCORES', 'LIMIT', position, page_size)
       for i = 1, #page, 2 do
         position = position + 1
-        if not is_excluded(queue, page[i]) then
+        local exclusion = find_exclusion(queue, page[i])
+        if not exclusion then
           append_scored(found, page[i], page[i + 1])
-          if #found == 2 * limit then return found, position - limit end
+          if #found >= 2 * limit then return found, position - limit end
         else
           skipped = skipped + 1
-          if tonumber(page[i + 1]) < NOW - OVERDUE_MS and #overdue < MAX_OVERDUE then
+          if exclusion == ORPHANED and tonumber(page[i + 1]) < NOW - OVERDUE_MS and #overdue < MAX_OVERDUE then
             overdue[#overdue + 1] = { queue = queue, priority = priority, J = page[i], at = page[i + 1] }
           end
           if #found == 0 then queue.skips[priority] = position end
@@ -46,6 +67,7 @@ local function new_task_search(first_name, lease_found)
       end
       if #page < 2 * page_size then return found, position - #found / 2 end
     end
+    return found, position
   end
 
   -- Return the priority of a queue that is next, and the eligible time of the oldest job that can be leased; nil: only
@@ -64,15 +86,13 @@ local function new_task_search(first_name, lease_found)
   end
 
   -- Leave out a queue from now on.
-  local function pass(queue)
-    passed[queue.name], passed_count = true, passed_count + 1
-  end
+  local function pass(queue) passed[queue.name] = true end
 
   -- Return the queue of an environment that is next, by the age of the oldest job that can be leased, and the age up to
   -- which it is next; nil: none.
   local function find_queue_of_env(E)
     local best, best_age, bound = nil, nil, '+inf'
-    local names = redis.call('ZRANGE', env_queues_key(E), 0, passed_count + MAX_PASSED, 'WITHSCORES')
+    local names = list_candidates(env_queues_key(E))
     for i = 1, #names, 2 do
       local age = tonumber(names[i + 1])
       if not passed[E .. ':' .. names[i]] then
@@ -84,7 +104,6 @@ local function new_task_search(first_name, lease_found)
         local priority, oldest = find_head(queue)
         if not priority then
           pass(queue)
-          if passed_count >= MAX_PASSED then break end
         elseif not best_age or oldest < best_age then
           if best_age then bound = format_float(best_age) end
           best, best_age = queue, oldest
@@ -96,24 +115,25 @@ local function new_task_search(first_name, lease_found)
     return best, bound
   end
 
-  local passed_envs = {}
+  local passed_envs, passed_count = {}, 0
 
   local function find_queue()
-    while passed_count < MAX_PASSED do
-      local next_env
-      for _, E in ipairs(redis.call('ZRANGE', ENVS, 0, MAX_PASSED)) do
-        if not passed_envs[E] and not next_env then next_env = E end
+    local envs = list_candidates(ENVS)
+    for i = 1, #envs, 2 do
+      local E = envs[i]
+      if not passed_envs[E] and passed_count < MAX_PASSED then
+        local queue, bound = find_queue_of_env(E)
+        if queue then return queue, bound end
+        if redis.call('EXISTS', env_queues_key(E)) == 0 then
+          redis.call('ZREM', ENVS, E) -- it has no ready job: a script failed before it removed it
+        end
+        passed_envs[E], passed_count = true, passed_count + 1
       end
-      if not next_env then return nil end
-      local queue, bound = find_queue_of_env(next_env)
-      if queue then return queue, bound end
-      if redis.call('EXISTS', env_queues_key(next_env)) == 0 then
-        redis.call('ZREM', ENVS, next_env) -- it has no ready job: a script failed before it removed it
-      end
-      passed_envs[next_env] = true
     end
     return nil
   end
+
+  local passed_of_name = {}
 
   -- As find_queue, among the queues that this worker serves. As without exclusions, a name is drawn at random, weighted by
   -- its environments; if only jobs to skip are found under it, the next name is tried.
@@ -130,12 +150,14 @@ local function new_task_search(first_name, lease_found)
     local names = #ARGV - first_name + 1
     for offset = 0, names - 1 do
       local Q = ARGV[first_name + (first - first_name + offset) % names]
-      for _, E in ipairs(redis.call('ZRANGE', class_key(Q), 0, MAX_PASSED)) do
-        if passed_count >= MAX_PASSED then return nil end
-        if not passed[E .. ':' .. Q] then
+      local envs = list_candidates(class_key(Q))
+      for i = 1, #envs, 2 do
+        local E = envs[i]
+        if not passed[E .. ':' .. Q] and (passed_of_name[Q] or 0) < MAX_PASSED then
           local queue = load_queue(E, Q)
           if is_env_blocked(queue.environment) or find_head(queue) then return queue, '+inf' end
           pass(queue)
+          passed_of_name[Q] = (passed_of_name[Q] or 0) + 1
         end
       end
     end
@@ -147,6 +169,12 @@ local function new_task_search(first_name, lease_found)
   -- Lease up to `limit` jobs of a queue that are not excluded, none younger than `bound`.
   function search.take_jobs(queue, limit, bound)
     limit = math.min(limit, count_free_slots(queue))
+    if limit < 1 then -- the index is wrong: the queue is at its limit
+      queue.indexed = nil
+      mark_for_repair(queue.name)
+      reindex_queue(queue)
+      return pass(queue)
+    end
     local priority = find_head(queue)
     if queue.levels > 0 then limit, bound = math.min(limit, 1), '+inf' end
     if not priority then return pass(queue) end
@@ -169,8 +197,9 @@ local function new_task_search(first_name, lease_found)
     end
   end
 
-  -- Lease a few skipped jobs that have waited for long: the caller defers them, which lets it find jobs behind them. Called
-  -- if there was nothing else to lease.
+  -- Lease a few skipped jobs of orphaned tasks that have waited for long: the caller defers them, which shows that no worker
+  -- has their task, and lets it find jobs behind them. Called if there was nothing else to lease. Other skipped jobs wait for
+  -- the workers that have their task.
   function search.take_overdue(n)
     for i = 1, math.min(n, #overdue) do
       local job = overdue[i]

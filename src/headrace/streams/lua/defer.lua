@@ -7,7 +7,7 @@
 --            buried (0: never), reason
 -- Returns    for each entry 1 (deferred), 2 (buried) or 0 (lost)
 local KEPT_MS = 31 * 86400000 -- workers of older releases do not call `end_deferral`
-local answers, deferred, buried = {}, 0, 0
+local answers, deferred, buried, deleted = {}, 0, 0, 0
 
 local function defer_entry(id, delivery, shortest, longest, bury_after, reason)
   if not is_held(id, delivery) then return 0 end
@@ -23,6 +23,7 @@ local function defer_entry(id, delivery, shortest, longest, bury_after, reason)
     deferred = deferred + 1
   else -- deleted from the stream
     redis.call('ZREM', DEFERRED, id)
+    deleted = deleted + 1
   end
   return 1
 end
@@ -34,4 +35,5 @@ end
 redis.call('ZREMRANGEBYSCORE', DEFERRED, '-inf', format_int(NOW - KEPT_MS))
 add_count('defer', deferred)
 add_count('bury', buried)
+add_count('gone', deleted)
 return answers

@@ -21,7 +21,12 @@ for i = 1, #due, 2 do
   redis.call('ZREM', RETRIES, id)
   if found and found[2] == RETRY_CONSUMER then -- else it is done, or another consumer claimed it
     local entry = redis.call('XCLAIM', STREAM, GROUP, CONSUMER, 0, id)[1]
-    if entry then add_entry(id, entry[2], found[4] + 1, tonumber(due[i + 1])) else deleted = deleted + 1 end
+    if entry then
+      add_entry(id, entry[2], found[4] + 1, tonumber(due[i + 1]))
+    else
+      end_deferral(id)
+      deleted = deleted + 1
+    end
   end
 end
 if #entries < n then

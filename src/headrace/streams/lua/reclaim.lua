@@ -12,7 +12,10 @@ for _, id in ipairs(answer[2]) do
     returned = returned + 1
   end
 end
-for _, id in ipairs(deleted) do redis.call('ZREM', RETRIES, id) end
+for _, id in ipairs(deleted) do
+  redis.call('ZREM', RETRIES, id)
+  end_deferral(id)
+end
 add_count('reclaim', returned)
 add_count('gone', #deleted)
 return { answer[1], returned, #deleted }
