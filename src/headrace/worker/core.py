@@ -148,7 +148,7 @@ class RunningJob:
 
 
 @dataclass
-class MissingTask:
+class AbsentTask:
     """A task that the worker does not have. Orphaned: no live worker has it."""
 
     missing_since: float | None = None  # since when no live worker has it, by time.monotonic(); None: one has it
@@ -200,7 +200,7 @@ class WorkerCore:
         self._waits: Sequence[IdleWait] = ()
         self._prefetched: deque[tuple[SourceState, LeasedJob]] = deque()  # leased, not started
         self._running: dict[asyncio.Task[None], RunningJob] = {}
-        self._missing_tasks: dict[str, MissingTask] = {}  # of jobs that were dequeued, but cannot run here
+        self._missing_tasks: dict[str, AbsentTask] = {}  # of jobs that were dequeued, but cannot run here
         self._completion_rate = CompletionRate()
         self._recycling = Recycling(options.max_jobs, options.max_memory)
         self._runner = TaskRunner(tasks, options.concurrency, options.max_hung_threads, options.process_memory)
@@ -474,7 +474,7 @@ class WorkerCore:
         dequeues exclude the task."""
         if job.task not in self._missing_tasks:
             # Without a registry it is unknown whether another worker has the task.
-            self._missing_tasks[job.task] = MissingTask(is_orphaned=self._registration is None)
+            self._missing_tasks[job.task] = AbsentTask(is_orphaned=self._registration is None)
             if len(self._missing_tasks) > MAX_EXCLUDED_TASKS:
                 del self._missing_tasks[next(iter(self._missing_tasks))]
             log.warning(
