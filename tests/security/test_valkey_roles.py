@@ -193,15 +193,18 @@ def test_worker_runs_jobs_reports_and_maintains(server: AclValkey, admin: Valkey
             worker = Worker(client, tasks, FAST, registry)
             running = asyncio.create_task(worker.run_forever(stop))
             await asyncio.wait_for(finished.wait(), 60)
+            await registry.find_provided(["unknown"])
             stop.set()
             await asyncio.wait_for(running, 120)
             await registry.deregister()
 
-    enqueue_as_admin(server, *(NewJob("flaky") for _ in range(10)), NewJob("nobody", max_attempts=1))
+    # One is buried, and one deferred: the worker does not have its task.
+    enqueue_as_admin(server, NewJob("flaky", max_attempts=1), NewJob("unknown"), *(NewJob("flaky") for _ in range(10)))
     asyncio.run(scenario())
     assert server.read_denials() == []
     [state] = read_states(admin, 2)
     assert (state.odometers["ack"], state.odometers["nack"], state.dead) == (10, 10, 1)
+    assert state.odometers["defer"] >= 1
 
 
 @pytest.mark.parametrize("role", ["worker", "mover", "api"])
