@@ -64,8 +64,10 @@ def test_shows_an_error_and_keeps_the_last_data(page: Page, page_errors: list[st
     expect(page.get_by_test_id("error")).to_contain_text("<b>Try</b> later.")
     expect(page.get_by_test_id("updated")).to_have_attribute("data-condition", "failing")
     expect(page.get_by_test_id("chart-depth")).to_have_attribute("data-points", re.compile(r"[1-9]"))
+    # Before the server answers again: otherwise the page may retry by itself first, and the button disappears.
+    with page.expect_request("**/metrics?*"):
+        page.get_by_role("button", name="Retry now").click()
     page.unroute("**/metrics?*")
-    page.get_by_role("button", name="Retry now").click()
     expect(page.get_by_test_id("error")).to_have_count(0)
     # The browser itself logs every 503; the dashboard logs nothing.
     page_errors[:] = [error for error in page_errors if "503" not in error]

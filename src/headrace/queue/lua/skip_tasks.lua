@@ -6,7 +6,7 @@
 -- Return the functions that replace those of dequeue.lua. Names of excluded tasks are arguments 9 to `first_name` - 1; the
 -- first `orphaned_count` of them are those that no live worker has. (One function, so that a dequeue without exclusions
 -- does not create the others.)
-local function new_task_search(first_name, orphaned_count, lease_found)
+local function new_task_search(first_name, orphaned_count, lease_jobs)
   local MAX_SKIPPED = 200 -- jobs that one call skips
   local MAX_PASSED = 20 -- environments, of each queue name too, that one call leaves because it found only jobs to skip
   local WINDOW = 10 -- environments, or queues of one, that are examined at each place
@@ -180,7 +180,7 @@ local function new_task_search(first_name, orphaned_count, lease_found)
     if not priority then return pass(queue) end
     local found, skips = find_jobs(queue, priority, limit, bound)
     if #found == 0 then return pass(queue) end
-    lease_found(queue, priority, found, true)
+    lease_jobs(queue, priority, found, true)
     queue.skips[priority] = skips
   end
 
@@ -204,7 +204,7 @@ local function new_task_search(first_name, orphaned_count, lease_found)
     for i = 1, math.min(n, #overdue) do
       local job = overdue[i]
       if not is_env_blocked(job.queue.environment) and count_free_slots(job.queue) > 0 then
-        lease_found(job.queue, job.priority, { job.J, job.at }, true)
+        lease_jobs(job.queue, job.priority, { job.J, job.at }, true)
         reindex_env(job.queue.environment)
       end
     end
