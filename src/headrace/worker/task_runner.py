@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 MAX_ERROR_CHARS = 8000
 MAX_REASON_CHARS = 300  # in the log; the whole error is stored with the job
-CLOSE_S = 5.0  # how long child processes have to end
+CLOSE_S = 3.0  # how long child processes of a stopping worker have to end; its supervisor waits for the grace plus 5 s
 
 
 class TaskRunner:
