@@ -45,7 +45,7 @@ def dequeue(valkey: Valkey, n: int = 1) -> list[LeasedJob]:
 
 
 def defer(valkey: Valkey, *jobs: LeasedJob, bury_after_ms: int = 0, task: str = "") -> list[int]:
-    deferrals = [Deferral(job, 1000, MINUTE_MS, "nobody has it", bury_after_ms, task) for job in jobs]
+    deferrals = [Deferral(job, 1000, MINUTE_MS, "no worker has it", bury_after_ms, task) for job in jobs]
     return run(valkey, STUBS.defer(0, deferrals))
 
 
@@ -107,7 +107,7 @@ def test_a_job_deferred_for_too_long_is_buried_with_the_reason(valkey: Valkey, c
     assert defer(valkey, job, bury_after_ms=HOUR_MS) == [Deferral.BURIED]
     info = client.get(REF.environment, "1")
     assert info is not None
-    assert (info.state, info.error, info.attempts) == (JobState.DEAD, "nobody has it", 0)
+    assert (info.state, info.error, info.attempts) == (JobState.DEAD, "no worker has it", 0)
     state = read_state(valkey, 1, REF)
     assert state is not None
     assert state.odometers["bury"] == state.odometers["defer"] == 1

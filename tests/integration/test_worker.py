@@ -140,7 +140,7 @@ def test_a_job_of_a_task_that_no_worker_has_is_buried_in_the_end(
     monkeypatch.setattr(core, "UNKNOWN_TASK_MS", (1, 1))
 
     async def scenario() -> None:
-        SyncClient(valkey_url).enqueue(queue_ref, NewJob("nobody", max_attempts=1))
+        SyncClient(valkey_url).enqueue(queue_ref, NewJob("unknown", max_attempts=1))
         stop = asyncio.Event()
         async with Client(valkey_url) as client:
             worker = Worker(client, Tasks(), replace(FAST, unknown_for_s=0.001))
@@ -151,7 +151,7 @@ def test_a_job_of_a_task_that_no_worker_has_is_buried_in_the_end(
 
     asyncio.run(scenario())
     [job_key] = valkey.scan_iter("*:job:*")
-    assert b"This worker has no task 'nobody'" in valkey.hget(job_key, "error")  # pyright: ignore
+    assert b"This worker has no task 'unknown'" in valkey.hget(job_key, "error")  # pyright: ignore
 
 
 def test_a_stopping_worker_finishes_what_it_holds(valkey: Valkey, valkey_url: str, queue_ref: QueueRef) -> None:

@@ -1,4 +1,6 @@
-"""Tasks that jobs name and no worker has: recorded by `defer` (lua/missing_tasks.lua), for display only."""
+"""Tasks that jobs name and no worker has, as `defer` records them (lua/missing_tasks.lua).
+
+`defer` itself reads the records to decide when a job is buried; here they are read for display."""
 
 from __future__ import annotations
 
