@@ -56,7 +56,7 @@ class DequeuedEntries:
 
     entries: Sequence[LeasedEntry]
     deleted: int  # retries that were due, but whose entries had been deleted from the stream
-    last_id: str  # id of the last entry that was ever added, if there was no new entry; else empty
+    last_id: str  # entries that the group has not received have greater ids; empty: there may be others, too
     next_due_ms: int | None  # time until the next retry is due; None: no entry waits for one
 
 
