@@ -533,7 +533,7 @@ class Truth:
         job.deferred_ms = None
 
     def _bury(self, job: Job) -> None:
-        job.state = JobState.DEAD
+        job.state, job.deferred_ms, job.cancelled = JobState.DEAD, None, False
         self._count(job.queue, Op.BURY)
 
     def _remove(self, job: Job, op: Op) -> None:
