@@ -14,9 +14,9 @@ from contextlib import ExitStack
 
 from bench.tasks import tasks
 from headrace.cli import Invocation
-from headrace.cli.endpoints import resolve_endpoints
+from headrace.app.endpoints import resolve_endpoints
 from headrace.cli.maintenance import run_maintenance
-from headrace.cli.queue_client import build_queue_options
+from headrace.app.clients import build_queue_options
 from headrace.cli.signals import install_async_stop_event
 from headrace.queue.client import Client
 from headrace.queue.registry import WorkerRegistration

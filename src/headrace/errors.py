@@ -43,6 +43,51 @@ class InvalidLimit(HeadraceError):
     """A limit is out of range. Nothing was changed."""
 
 
+class TaskInvalid(HeadraceError, TypeError):
+    """A task cannot run as it is defined."""
+
+    exit_code = 3
+
+
+class ArgumentsInvalid(HeadraceError, TypeError):
+    """The arguments of a job do not match its task. Nothing was written."""
+
+
+class TaskNotBound(HeadraceError):
+    """The task belongs to no app. Call `app.include(tasks)`. Nothing was written."""
+
+
+class NoEnvironment(HeadraceError):
+    """No environment is given. Nothing was written. Use `task.using(env="org/project/env")`, `with app.tenant(...)`, or
+    a default: `Headrace(env="org/project/env")`."""
+
+
+class NoJob(HeadraceError, LookupError):
+    """No job runs in this context. A thread that a task starts has a context of its own."""
+
+
+class DependencyMissing(HeadraceError, TypeError):
+    """A task was called directly without one of its dependencies."""
+
+
+class JobFailed(HeadraceError):
+    """The job failed, and will not be retried."""
+
+    def __init__(self, message: str | None = None, *, error: str = "", attempts: int = 0) -> None:
+        super().__init__(message)
+        self.error = error  # the error of the last attempt, with its traceback
+        self.attempts = attempts
+
+
+class ResultUnknown(HeadraceError, LookupError):
+    """The result is not known: the task keeps none (`result_ttl`), it is no longer kept, or the job was cancelled."""
+
+
+class ResultInsideJob(HeadraceError, RuntimeError):
+    """Waiting for the result of a job could block its worker for ever. Enqueue a job that continues instead, or allow
+    it with `allow=True`."""
+
+
 class ServiceUnavailable(HeadraceError):
     """A required server does not respond."""
 

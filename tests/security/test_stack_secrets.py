@@ -14,7 +14,7 @@ import psycopg
 import pytest
 import redis
 
-from headrace.cli.endpoints import SERVERS
+from headrace.app.endpoints import SERVERS
 from headrace.embedded.credentials import FILE
 from headrace.valkey.connect import connect
 from tests.conftest import wait_until

@@ -23,9 +23,9 @@ from headrace.alerts.senders import SendOptions, send
 from headrace.alerts.service import AlertService, AlertServiceOptions
 from headrace.api import audit
 from headrace.api.access import GLOBAL_SCOPE, KeyScope
+from headrace.app.endpoints import resolve_endpoints
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.arguments import duration_ms_type, env_arguments
-from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.formatting import ABSENT, escape_control, format_second
 from headrace.cli.logs import configure_logs
 from headrace.cli.metrics_server import metrics_port_option, serve_loop_metrics

@@ -6,12 +6,12 @@ import click
 
 from headrace.api.serve import serve
 from headrace.api.services import Services
+from headrace.app.clients import build_queue_options
+from headrace.app.endpoints import resolve_endpoints
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.bounds import apply_bounds_at_start
-from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.logs import configure_logs
 from headrace.cli.maintenance import run_maintenance
-from headrace.cli.queue_client import build_queue_options
 from headrace.cold.store import ColdLimits
 from headrace.embedded.process import choose_port
 from headrace.settings import Settings

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.app.endpoints import resolve_endpoints
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.output import json_option, print_json, print_table
 from headrace.cli.pipeline import build_session_options
 from headrace.cli.progress import progress_bar

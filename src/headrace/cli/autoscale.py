@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from headrace.app.endpoints import Endpoints, resolve_endpoints
 from headrace.autoscale import records
 from headrace.autoscale.autoscaler import Actuator, Autoscaler, AutoscalerOptions, decide_dry_run
 from headrace.autoscale.decide import Decision, ScalingState
@@ -24,7 +25,6 @@ from headrace.autoscale.webhook_workers import WebhookReceiver, WebhookWorkers
 from headrace.autoscale.worker_types import InvalidWorkerType, WorkerType, read_worker_types
 from headrace.cli import Invocation, build_root_options, pass_invocation
 from headrace.cli.autoscale_simulate import simulate
-from headrace.cli.endpoints import Endpoints, resolve_endpoints
 from headrace.cli.formatting import ABSENT, escape_control, format_second, format_time
 from headrace.cli.logs import configure_logs
 from headrace.cli.metrics_server import metrics_port_option, serve_loop_metrics

@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 
+from headrace.app.endpoints import resolve_endpoints
 from headrace.autoscale.plot import plot
 from headrace.autoscale.simulation import HeadracePolicy, Simulation, SimulationOptions, SimulationResult
 from headrace.autoscale.worker_types import Scaling, WorkerType, read_worker_types
 from headrace.autoscale.workloads import SHAPES, Workload, make_recorded_workload, make_synthetic_workload
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.arguments import duration_ms_type
-from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.output import json_option, print_json_or_table
 from headrace.errors import HeadraceError, UnknownQueue
 from headrace.history.reader import read_queue_history

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import click
 
+from headrace.app.endpoints import resolve_endpoints
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.audit import (
     audit_window,
@@ -17,7 +18,6 @@ from headrace.cli.audit import (
     print_audit,
     require_archive,
 )
-from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.output import json_option, print_json_or_text
 from headrace.cli.progress import progress_bar
 from headrace.pipeline.backfill import backfill as run_backfill

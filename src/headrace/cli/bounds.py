@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from threading import Thread
 from typing import cast
 
-from headrace.cli.endpoints import resolve_endpoints
-from headrace.cli.queue_client import build_queue_options, open_optional_tiers
+from headrace.app.clients import build_queue_options
+from headrace.app.endpoints import resolve_endpoints
+from headrace.cli.queue_client import open_optional_tiers
 from headrace.cold.quota_records import read_tenant_quotas
 from headrace.cold.quotas import QuotaManager
 from headrace.errors import HeadraceError

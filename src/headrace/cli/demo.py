@@ -17,11 +17,11 @@ from pathlib import Path
 
 import click
 
+from headrace.app.clients import build_queue_options, build_tiers
+from headrace.app.endpoints import resolve_endpoints
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.demo_stream import DemoStreamApp
-from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.logs import configure_logs
-from headrace.cli.queue_client import build_queue_options, build_tiers
 from headrace.cli.signals import install_async_stop_event
 from headrace.cli.transactions import open_transaction
 from headrace.errors import HeadraceError, ServiceUnavailable

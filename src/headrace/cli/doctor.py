@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 
+from headrace.app.endpoints import probe_version, resolve_endpoints
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.doctor_checks import DoctorCheck
 from headrace.cli.doctor_security import check_security
 from headrace.cli.doctor_tiers import check_tiers
 from headrace.cli.doctor_valkey import check_bounds, check_valkey
-from headrace.cli.endpoints import probe_version, resolve_endpoints
 from headrace.cli.output import json_option, print_json_or_table
 from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
 from headrace.embedded.data_directory import find_running_stack

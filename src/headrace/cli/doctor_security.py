@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+from headrace.app.endpoints import SERVERS, probe_version, resolve_endpoints
 from headrace.cli.doctor_checks import DoctorCheck
-from headrace.cli.endpoints import SERVERS, probe_version, resolve_endpoints
 from headrace.errors import HeadraceError
 from headrace.postgres.rights import has_credential, is_encrypted, read_hosts, read_role_rights, remove_password
 from headrace.settings import SETTINGS, LoadedSettings, Settings

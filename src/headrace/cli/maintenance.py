@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from headrace.cli.endpoints import resolve_endpoints
-from headrace.cli.queue_client import build_queue_options
+from headrace.app.clients import build_queue_options
+from headrace.app.endpoints import resolve_endpoints
 from headrace.queue.maintenance import Maintenance
 from headrace.runtime.metrics import MetricFamilies
 from headrace.settings import Settings

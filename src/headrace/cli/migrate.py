@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from headrace.app.endpoints import Endpoints, resolve_endpoints
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.endpoints import Endpoints, resolve_endpoints
 from headrace.cli.output import json_option, print_json_or_text
 from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
 from headrace.postgres.migrate import migrate as migrate_postgres

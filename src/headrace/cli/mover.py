@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from headrace.app.worker import build_mover_options
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.bounds import apply_bounds_at_start
 from headrace.cli.logs import configure_logs
 from headrace.cli.metrics_server import metrics_port_option, serve_loop_metrics
-from headrace.cli.queue_client import build_mover_options, open_tiers
+from headrace.cli.queue_client import open_tiers
 from headrace.cli.signals import install_stop_event
 from headrace.cold.mover import Mover
 

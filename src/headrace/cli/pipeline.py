@@ -12,8 +12,8 @@ from typing import get_args
 import click
 
 from headrace.alerts.problems import report_problem
+from headrace.app.endpoints import resolve_endpoints
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.logs import configure_logs
 from headrace.cli.maintenance import run_maintenance
 from headrace.cli.signals import install_stop_event

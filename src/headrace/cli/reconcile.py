@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import click
 
+from headrace.app.endpoints import Endpoints, resolve_endpoints
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.endpoints import Endpoints, resolve_endpoints
 from headrace.cli.output import json_option, print_json, print_table
 from headrace.history.reconcile import Reconciliation, read_totals
 from headrace.history.reconcile import reconcile as compare

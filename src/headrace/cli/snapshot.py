@@ -9,8 +9,8 @@ from dataclasses import asdict
 
 import click
 
+from headrace.app.endpoints import Endpoints, resolve_endpoints
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.endpoints import Endpoints, resolve_endpoints
 from headrace.cli.formatting import ABSENT, escape_control, format_size, format_time
 from headrace.cli.logs import configure_logs
 from headrace.cli.metrics_server import metrics_port_option, serve_loop_metrics

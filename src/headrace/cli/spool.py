@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
+from headrace.app.endpoints import resolve_endpoints
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.arguments import duration_ms_type
-from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.formatting import ABSENT, escape_control, format_age, format_size
 from headrace.cli.output import json_option, print_json, print_json_or_table, print_json_or_text, print_table
 from headrace.cli.progress import progress_bar

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 
 import click
 
+from headrace.app.clients import build_queue_options
+from headrace.app.endpoints import resolve_endpoints
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.formatting import ABSENT, escape_control, format_age, format_time
 from headrace.cli.logs import configure_logs
 from headrace.cli.metrics_server import metrics_port_option, serve_loop_metrics
 from headrace.cli.output import json_option, print_json, print_json_or_table, print_json_or_text, print_table
-from headrace.cli.queue_client import build_queue_options
 from headrace.cli.signals import install_stop_event
 from headrace.errors import HeadraceError, NotAStream, UnknownGroup
 from headrace.model.job import NewJob

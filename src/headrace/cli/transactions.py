@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from headrace.cli.endpoints import resolve_endpoints
+from headrace.app.endpoints import resolve_endpoints
 from headrace.postgres.connect import Connection, open_pool, transaction
 from headrace.settings import Settings
 

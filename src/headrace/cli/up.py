@@ -22,8 +22,8 @@ from typing import Any
 
 import click
 
+from headrace.app.endpoints import SERVERS, Endpoints, get_configured_urls, require_reachable
 from headrace.cli import Invocation, build_root_options, pass_invocation
-from headrace.cli.endpoints import SERVERS, Endpoints, get_configured_urls, require_reachable
 from headrace.cli.output import json_option, print_json
 from headrace.cli.signals import install_stop_event
 from headrace.cli.supervision import Supervisor

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from headrace.app.endpoints import SERVERS, resolve_endpoints
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.endpoints import SERVERS, resolve_endpoints
 
 
 @click.command()

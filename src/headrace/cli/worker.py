@@ -15,14 +15,16 @@ from typing import NoReturn
 
 import click
 
+from headrace.app.clients import build_queue_options
+from headrace.app.endpoints import resolve_endpoints
+from headrace.app.worker import build_mover_options, build_worker_options
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.arguments import parse_option
 from headrace.cli.bounds import apply_bounds_at_start
-from headrace.cli.endpoints import resolve_endpoints
 from headrace.cli.logs import configure_logs
 from headrace.cli.maintenance import run_maintenance
 from headrace.cli.metrics_server import metrics_port_option, serve_metrics
-from headrace.cli.queue_client import build_mover_options, build_queue_options, open_optional_tiers
+from headrace.cli.queue_client import open_optional_tiers
 from headrace.cli.signals import install_async_stop_event, install_signal_event, install_stop_event
 from headrace.cli.source_watcher import SourceWatcher
 from headrace.cli.streams import build_stream_codec, resolve_streams_url
@@ -272,18 +274,4 @@ async def run_stream_workers(workers: Sequence[StreamWorker], stop: asyncio.Even
 def _build_worker_options(
     settings: Settings, concurrency: int, lease_s: float, queues: tuple[str, ...] = ()
 ) -> WorkerOptions:
-    return WorkerOptions(
-        concurrency=concurrency,
-        prefetch=settings.worker.prefetch,
-        queues=queues,
-        poll_s=settings.worker.poll,
-        lease_s=lease_s,
-        heartbeat_s=settings.worker.heartbeat,
-        grace_s=settings.worker.grace,
-        keep_done_s=settings.queue.keep_done,
-        retry_base_s=settings.queue.retry_base,
-        retry_max_s=settings.queue.retry_max,
-        max_hung_threads=settings.worker.max_hung_threads,
-        process_memory=settings.worker.process_memory,
-        unknown_for_s=settings.worker.unknown_for,
-    )
+    return replace(build_worker_options(settings, {"concurrency": concurrency, "queues": queues}), lease_s=lease_s)

@@ -1,0 +1,155 @@
+"""The running job, and the current environment, in context variables."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Coroutine, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace.errors import NoEnvironment, NoJob
+from headrace.model.job import CancelReason, LeasedJob
+from headrace.model.names import EnvRef, QueueRef
+
+if TYPE_CHECKING:
+    from headrace.app.headrace import Headrace
+
+T = TypeVar("T")
+
+
+class RunningJob:
+    """The job that runs in the current context, as its task sees it."""
+
+    def __init__(
+        self,
+        app: Headrace | None,
+        leased: LeasedJob,
+        headers: Mapping[str, str],
+        loop: asyncio.AbstractEventLoop | None,
+        timeout_s: float | None,
+    ) -> None:
+        self.app = app
+        self.headers = headers
+        self._leased = leased
+        self._loop = loop
+        self.deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        """When the time limit of this run ends, by `time.monotonic()`; None: it has none."""
+
+    @property
+    def id(self) -> str:
+        return self._leased.id
+
+    @property
+    def task(self) -> str:
+        return self._leased.task
+
+    @property
+    def queue(self) -> QueueRef:
+        return self._leased.queue
+
+    @property
+    def env(self) -> EnvRef:
+        return self._leased.queue.environment
+
+    @property
+    def attempt(self) -> int:
+        """Number of this attempt; 1 for the first."""
+        return self._leased.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        return self._leased.max_attempts
+
+    @property
+    def enqueued_at(self) -> datetime:
+        return datetime.fromtimestamp(self._leased.enqueued_at_ms / 1000, UTC)
+
+    @property
+    def waited(self) -> float:
+        """Seconds from when the job could run to when a worker took it."""
+        return self._leased.waited_ms / 1000
+
+    @property
+    def flow(self) -> str:
+        return self._leased.flow
+
+    @property
+    def cancel_reason(self) -> CancelReason | None:
+        """Why the task should end early; None: it should not."""
+        return self._leased.cancel_reason
+
+    def check(self) -> None:
+        """Raise JobCancelled if the task should end early. For long work in threads, which cannot be ended."""
+        self._leased.check()
+
+    def progress(self, done: float, total: float | None = None, message: str = "") -> None:
+        """Report how far the job is. It is shown with the job; sent with the next heartbeat."""
+        parts = {"done": done, "total": total, "message": message}
+        self._leased.report_progress(json.dumps({name: each for name, each in parts.items() if each not in (None, "")}))
+
+    def run_async(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the event loop of the worker, and wait for it. For tasks in threads."""
+        if self._loop is None:
+            coroutine.close()
+            raise RuntimeError("There is no event loop of a worker here. Use asyncio.run.")
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is not None:
+            coroutine.close()
+            raise RuntimeError("run_async is for tasks in threads. On the event loop, await the coroutine.")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+
+current_running: ContextVar[RunningJob | None] = ContextVar("headrace_running_job", default=None)
+_current_env: ContextVar[EnvRef | None] = ContextVar("headrace_env", default=None)
+
+
+def current_job() -> RunningJob:
+    """Return the job that runs in this context. Raises NoJob outside of a job."""
+    job = current_running.get()
+    if job is None:
+        raise NoJob()
+    return job
+
+
+def find_env() -> EnvRef | None:
+    """Return the environment of this context: that of `tenant`, or of the running job; None: there is none."""
+    return _current_env.get()
+
+
+def current_env() -> EnvRef:
+    """Return the environment of this context: that of `tenant`, or of the running job. Raises NoEnvironment."""
+    env = _current_env.get()
+    if env is None:
+        raise NoEnvironment()
+    return env
+
+
+def set_env(env: EnvRef) -> None:
+    """Set the environment for the rest of this context, which belongs to one job."""
+    _current_env.set(env)
+
+
+@contextmanager
+def use_env(env: EnvRef) -> Generator[EnvRef]:
+    token = _current_env.set(env)
+    try:
+        yield env
+    finally:
+        _current_env.reset(token)
+
+
+def parse_env(env: EnvRef | str) -> EnvRef:
+    """Return the environment of a text `org/project/env`. Raises ValueError for any other form."""
+    if isinstance(env, EnvRef):
+        return env
+    parts = env.split("/")
+    if len(parts) != 3 or not all(parts):
+        raise ValueError(f"{env!r} is no environment. Use the form 'org/project/env', or an EnvRef.")
+    return EnvRef(*parts)

@@ -1,0 +1,372 @@
+"""`Headrace`: the object that an application declares its tasks on and enqueues jobs with."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import warnings
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, asynccontextmanager
+from dataclasses import replace
+from multiprocessing import util as multiprocessing_util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+
+from headrace.app.clients import ServerTransport, Transport
+from headrace.app.codec import Codec, Json
+from headrace.app.context import current_running, find_env, parse_env, use_env
+from headrace.app.dependencies import Provider, SharedValues
+from headrace.app.duration import to_ms
+from headrace.app.handle import JobHandle
+from headrace.app.middleware import Middleware, Outgoing
+from headrace.app.retry import Retry
+from headrace.app.signature import locate
+from headrace.app.task import JobSpec, Task
+from headrace.app.tasks import Tasks
+from headrace.errors import NoEnvironment
+from headrace.model.envelope import Envelope, mark_flow_type
+from headrace.model.job import NewJob
+from headrace.model.names import EnvRef, QueueRef
+from headrace.settings import Settings, find_settings_file, load_settings
+
+if TYPE_CHECKING:
+    from headrace.app.worker import AppWorker, AppWorkerOptions
+    from headrace.testing.recorder import Recorder
+
+T = TypeVar("T")
+
+Lifespan = Callable[["Headrace"], AbstractAsyncContextManager[Any]]
+"""Opens what the tasks of a process need. The value of its context manager is `app.state`."""
+
+MAX_BULK = 10_000
+
+
+class AppRuntime:
+    """What the jobs of one process share: the event loop of the worker, and the values of `Shared`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self.loop = loop
+        self.shared = SharedValues()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the event loop, from another thread."""
+        assert self.loop is not None
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+
+
+class Headrace(Tasks):
+    """An application of the queue: its tasks, and where their jobs go.
+
+    The constructor does not connect, and needs no server. Servers are found on first use: `url` and `postgres`, or the
+    settings (`headrace.toml`, HEADRACE_... variables), or the stack that `headrace up` runs on the data directory."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        postgres: str | None = None,
+        env: EnvRef | str | None = None,  # the default environment; None: every call must say
+        queue: str = "default",
+        codec: Codec | None = None,
+        retry: Retry | None = None,
+        middleware: Sequence[Middleware] = (),
+        lifespan: Lifespan | None = None,
+        settings: Settings | None = None,
+        prefix: str = "",
+        plugin: str = "",
+    ) -> None:
+        super().__init__(plugin, prefix=prefix)
+        self.app = self
+        self.env = None if env is None else parse_env(env)
+        self.queue = queue
+        self.codec: Codec = codec or Json()
+        self.middleware = tuple(middleware)
+        self.state: Any = None
+        """What the lifespan has yielded."""
+        self.is_stopping = False
+        self.overrides: Mapping[Provider, Provider] = {}
+        self.transport: Transport = ServerTransport(self._read_settings)
+        self._url = url
+        self._postgres = postgres
+        self._retry = retry
+        self._lifespan = lifespan
+        self._settings = settings
+        self._included: list[Tasks] = []
+        self._runtime: AppRuntime | None = None
+        self._runtime_pid = 0
+        self._child_lock = threading.Lock()
+
+    # Tasks
+
+    def include(self, tasks: Tasks) -> None:
+        """Add the tasks of another part of the application, also those that it declares later. Raises ValueError for a
+        name that is taken, and for tasks that belong to another app."""
+        if tasks.app is self:
+            return
+        if tasks.app is not None:
+            raise ValueError("The tasks belong to another app. Tasks can be included in one app only.")
+        for task in tasks.typed.values():
+            self.check_name(task)
+        self._included.append(tasks)
+        tasks.app = self
+        self.forget_registered()
+
+    def add_included(self, task: Task[Any, Any]) -> None:
+        """Check a task that was declared in `Tasks` after they were included."""
+        self.check_name(task)
+        self.forget_registered()
+
+    def check_name(self, task: Task[Any, Any]) -> None:
+        for name in (task.name, *task.settings.aliases):
+            other = self.find_task(name)
+            if other is not None and other.function is not task.function:
+                raise ValueError(
+                    f"There are two tasks named {name!r}: {locate(other.function)} and {locate(task.function)}."
+                )
+
+    def find_task(self, name: str) -> Task[Any, Any] | None:
+        """Return the task of this name or alias; None if there is none."""
+        for each in self.list_typed():
+            if name in (each.name, *each.settings.aliases):
+                return each
+        return None
+
+    def list_typed(self) -> list[Task[Any, Any]]:
+        """Return all tasks, also those of included `Tasks`."""
+        return [*self.typed.values(), *(task for tasks in self._included for task in tasks.typed.values())]
+
+    def check(self) -> None:
+        """Check that every task can run: annotations, dependencies, codecs. Raises TaskInvalid."""
+        self.forget_registered()
+        self.list_tasks()
+
+    # Enqueue
+
+    @property
+    def settings(self) -> Settings:
+        """The settings, read on first use."""
+        return self._read_settings()
+
+    def _read_settings(self) -> Settings:
+        if self._settings is None:
+            loaded = load_settings({}, os.environ, find_settings_file(None, os.environ, Path())).settings
+            if self._url is not None:
+                loaded = replace(loaded, redis=replace(loaded.redis, url=self._url))
+            if self._postgres is not None:
+                loaded = replace(loaded, postgres=replace(loaded.postgres, url=self._postgres))
+            self._settings = loaded
+        return self._settings
+
+    @property
+    def retry(self) -> Retry:
+        """The retry policy of tasks that have none: that of the app, or of the settings."""
+        if self._retry is None:
+            queue = self.settings.queue
+            self._retry = Retry(base=queue.retry_base, longest=queue.retry_max)
+        return self._retry
+
+    def tenant(self, env: EnvRef | str) -> AbstractContextManager[EnvRef]:
+        """Return a context manager in which jobs are enqueued in this environment."""
+        return use_env(parse_env(env))
+
+    def resolve_queue(self, spec: JobSpec[Any]) -> QueueRef:
+        """Return the queue of a job: its environment is that of the options, of the context, or of the app. Raises
+        NoEnvironment."""
+        given = spec.options.get("env")
+        env = (parse_env(given) if given is not None else find_env()) or self.env
+        if env is None:
+            raise NoEnvironment()
+        name = spec.options.get("queue") or spec.task.settings.queue or self.queue
+        return QueueRef(env.org, env.project, env.env, name)
+
+    def send_one(self, spec: JobSpec[T]) -> JobHandle[T]:
+        """Enqueue a job."""
+        _warn_on_loop()
+        return self._send([spec])[0]
+
+    async def asend_one(self, spec: JobSpec[T]) -> JobHandle[T]:
+        return (await self._asend([spec]))[0]
+
+    def enqueue_many(self, jobs: Sequence[JobSpec[T]]) -> list[JobHandle[T]]:
+        """Enqueue up to 10,000 jobs, in one call per queue. Return a handle for each, in the same order.
+
+        If a queue refuses its jobs, the error is raised; jobs of other queues of this call may have been accepted."""
+        _warn_on_loop()
+        return self._send(jobs)
+
+    async def aenqueue_many(self, jobs: Sequence[JobSpec[T]]) -> list[JobHandle[T]]:
+        """Enqueue up to 10,000 jobs, from a coroutine; see `enqueue_many`."""
+        return await self._asend(jobs)
+
+    def _send(self, specs: Sequence[JobSpec[T]]) -> list[JobHandle[T]]:
+        outgoing = [self._make_outgoing(spec) for spec in specs]
+        with self._sending(outgoing):
+            for ref, numbers in _group(outgoing).items():
+                jobs = [_make_job(specs[number], outgoing[number]) for number in numbers]
+                for number, accepted in zip(numbers, self.transport.enqueue_many(ref, jobs), strict=True):
+                    outgoing[number].accepted = accepted
+        return [self._make_handle(*each) for each in zip(specs, outgoing, strict=True)]
+
+    async def _asend(self, specs: Sequence[JobSpec[T]]) -> list[JobHandle[T]]:
+        outgoing = [self._make_outgoing(spec) for spec in specs]
+        with self._sending(outgoing):
+            for ref, numbers in _group(outgoing).items():
+                jobs = [_make_job(specs[number], outgoing[number]) for number in numbers]
+                for number, accepted in zip(numbers, await self.transport.aenqueue_many(ref, jobs), strict=True):
+                    outgoing[number].accepted = accepted
+        return [self._make_handle(*each) for each in zip(specs, outgoing, strict=True)]
+
+    def _make_outgoing(self, spec: JobSpec[Any]) -> Outgoing:
+        options = spec.options
+        flow = options.get("flow")
+        if flow is None:
+            running = current_running.get()
+            flow = "" if running is None else running.flow
+        headers = dict(options.get("headers", {}))
+        return Outgoing(self.resolve_queue(spec), spec.id, spec.task.name, spec.body, flow, headers)
+
+    def _sending(self, outgoing: Sequence[Outgoing]) -> ExitStack:
+        stack = ExitStack()
+        try:
+            for each in self.middleware:
+                stack.enter_context(each.sending(outgoing))
+        except BaseException:
+            stack.close()
+            raise
+        return stack
+
+    def _make_handle(self, spec: JobSpec[T], sent: Outgoing) -> JobHandle[T]:
+        return JobHandle(spec.id, sent.queue.environment, sent.queue, bool(sent.accepted), self, spec.task)
+
+    def handle(self, job_id: str, *, env: EnvRef | str | None = None, task: Task[Any, T] | None = None) -> JobHandle[T]:
+        """Return the handle of a job by its id. With its `task` the result has that type. Raises NoEnvironment."""
+        found = (parse_env(env) if env is not None else find_env()) or self.env
+        if found is None:
+            raise NoEnvironment()
+        return JobHandle(job_id, found, None, True, self, task)
+
+    # Run
+
+    @property
+    def runtime(self) -> AppRuntime:
+        """What the jobs of this process share."""
+        if self._runtime is None or self._runtime_pid != os.getpid():
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:
+                loop = None
+            self._runtime, self._runtime_pid = AppRuntime(loop), os.getpid()
+        return self._runtime
+
+    @asynccontextmanager
+    async def run_lifespan(self) -> AsyncGenerator[None]:
+        """Run the lifespan, and close shared values after it. A worker does so around its jobs."""
+        self._runtime, self._runtime_pid = AppRuntime(asyncio.get_running_loop()), os.getpid()
+        runtime = self._runtime
+        self.is_stopping = False
+        try:
+            if self._lifespan is None:
+                try:
+                    yield
+                finally:
+                    await runtime.shared.close()
+            else:
+                async with self._lifespan(self) as self.state:
+                    try:
+                        yield
+                    finally:
+                        await runtime.shared.close()
+        finally:
+            self._runtime, self.state = None, None
+
+    def start_in_child(self) -> AppRuntime:
+        """Start an event loop in a thread of this child process, and run the lifespan on it, at the first job."""
+        with self._child_lock:
+            if self._runtime is None or self._runtime_pid != os.getpid() or self._runtime.loop is None:
+                loop = asyncio.new_event_loop()
+                threading.Thread(target=loop.run_forever, name="headrace-loop", daemon=True).start()
+                stack = self.run_lifespan()
+                asyncio.run_coroutine_threadsafe(stack.__aenter__(), loop).result()
+
+                def close() -> None:
+                    asyncio.run_coroutine_threadsafe(stack.__aexit__(None, None, None), loop).result(timeout=5)
+
+                multiprocessing_util.Finalize(None, close, exitpriority=10)
+            return self.runtime
+
+    def worker(self, **options: Unpack[AppWorkerOptions]) -> AppWorker:
+        """Return a worker of this app, to be run in this process: `run_forever(stop)` or `run_until_idle()`."""
+        from headrace.app.worker import AppWorker
+
+        return AppWorker(self, options)
+
+    def testing(
+        self, *, inline: bool = False, overrides: Mapping[Provider, Provider] | None = None
+    ) -> AbstractContextManager[Recorder]:
+        """Return a context manager in which jobs are recorded instead of sent to servers. With `inline` a job runs when
+        it is enqueued. `overrides` replaces providers of dependencies."""
+        from headrace.testing.recorder import record_jobs
+
+        return record_jobs(self, inline=inline, overrides=overrides)
+
+    # Close
+
+    def close(self) -> None:
+        """Close the connections of synchronous calls. They are opened again when they are needed."""
+        if isinstance(self.transport, ServerTransport):
+            self.transport.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of the running event loop, and those of synchronous calls."""
+        if isinstance(self.transport, ServerTransport):
+            await self.transport.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+def _make_job(spec: JobSpec[Any], sent: Outgoing) -> NewJob:
+    options, task = spec.options, spec.task
+    envelope = Envelope(spec.body, spec.codec, sent.headers)
+    flow_type = options.get("flow_type", "")
+    ttl = options.get("ttl", task.settings.ttl)
+    return NewJob(
+        task.name,
+        envelope.pack(),
+        spec.id,
+        spec.delay_ms,
+        options.get("priority", task.settings.priority),
+        None if ttl is None else to_ms(ttl),
+        options.get("max_attempts") or task.retry.attempts,
+        sent.flow,
+        flow_type if envelope.is_plain else mark_flow_type(flow_type),
+    )
+
+
+def _group(outgoing: Sequence[Outgoing]) -> dict[QueueRef, list[int]]:
+    """Return the numbers of the jobs of each queue."""
+    if len(outgoing) == 1:
+        return {outgoing[0].queue: [0]}
+    found: dict[QueueRef, list[int]] = defaultdict(list)
+    for number, each in enumerate(outgoing):
+        found[each.queue].append(number)
+    return found
+
+
+def _warn_on_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    warnings.warn("`enqueue` blocks the running event loop. Use `await aenqueue`.", RuntimeWarning, stacklevel=4)

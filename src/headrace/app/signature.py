@@ -1,0 +1,156 @@
+"""The signature of a task's function: which parameters are arguments, and which are dependencies."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from headrace.app.dependencies import Dependency
+from headrace.errors import ArgumentsInvalid, TaskInvalid
+from headrace.model.job import LeasedJob
+
+REQUIRED = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """The former name of a parameter, for jobs that were enqueued under it: `to: Annotated[str, Renamed("email")]`."""
+
+    old: str
+
+
+@dataclass(frozen=True)
+class ArgumentSpec:
+    """A parameter that is stored in the payload."""
+
+    name: str
+    annotation: Any  # Any if the parameter has none
+    default: Any  # REQUIRED if it has none
+    old_name: str | None = None
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is REQUIRED
+
+
+def locate(function: Callable[..., Any]) -> str:
+    """Return where a function is defined: `file:line`, or its name if that is unknown."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return str(getattr(function, "__qualname__", function))
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+class TaskSignature:
+    """The parameters of a task's function. Annotations are resolved on first use, because they may name what is
+    defined later."""
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        """Raises TaskInvalid for parameters that no job can provide by name."""
+        self.function = function
+        self.name = name
+        self.parameters = dict(inspect.signature(function).parameters)
+        for parameter in self.parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+                raise TaskInvalid(
+                    f"Task {name!r} ({locate(function)}) has a parameter {str(parameter)!r} without a name. Arguments "
+                    "are stored by name: use ordinary parameters."
+                )
+        self.is_raw = self._find_raw()
+        self.dependencies = {
+            parameter.name: parameter.default
+            for parameter in self.parameters.values()
+            if isinstance(parameter.default, Dependency)
+        }
+        self._binding = self._build_binding()
+
+    def _find_raw(self) -> bool:
+        """Return whether the only parameter is annotated as LeasedJob: the function takes the job as it is."""
+        if len(self.parameters) != 1:
+            return False
+        annotation = next(iter(self.parameters.values())).annotation
+        return annotation is LeasedJob or annotation in ("LeasedJob", "headrace.LeasedJob")
+
+    def _build_binding(self) -> inspect.Signature:
+        given = [each for each in self.parameters.values() if each.name not in self.dependencies]
+        try:
+            return inspect.Signature(given)
+        except ValueError:  # a required parameter follows a dependency
+            given = [each.replace(kind=each.KEYWORD_ONLY) for each in given]
+            return inspect.Signature(given)
+
+    @cached_property
+    def hints(self) -> Mapping[str, Any]:
+        """Annotations by parameter; `return` for the result. Raises TaskInvalid if one cannot be resolved."""
+        try:
+            return typing.get_type_hints(inspect.unwrap(self.function), include_extras=True)
+        except NameError as error:
+            named = [
+                each.name
+                for each in self.parameters.values()
+                if isinstance(each.annotation, str) and str(error.name) in each.annotation
+            ]
+            raise TaskInvalid(
+                f"Task {self.name!r} ({locate(self.function)}): the annotation of "
+                f"{', '.join(map(repr, named)) or 'the result'} names {error.name!r}, which cannot be found when the "
+                "worker runs. Import it outside of `if TYPE_CHECKING:`."
+            ) from error
+        except Exception as error:
+            raise TaskInvalid(
+                f"Task {self.name!r} ({locate(self.function)}): its annotations cannot be resolved: {error}"
+            ) from error
+
+    @cached_property
+    def arguments(self) -> Mapping[str, ArgumentSpec]:
+        """The parameters that are stored, without `**kwargs`."""
+        return {
+            each.name: ArgumentSpec(each.name, self._resolve(each.name), each.default, self._find_old_name(each.name))
+            for each in self._binding.parameters.values()
+            if each.kind is not each.VAR_KEYWORD
+        }
+
+    @cached_property
+    def extra_name(self) -> str | None:
+        """Name of the parameter for further arguments, `**kwargs`; None if there is none."""
+        return next((each.name for each in self._binding.parameters.values() if each.kind is each.VAR_KEYWORD), None)
+
+    @property
+    def extra_annotation(self) -> Any:
+        """The annotation of further arguments; Any if there is none."""
+        return self._resolve(self.extra_name or "")
+
+    @property
+    def result_annotation(self) -> Any:
+        """The annotation of the result; Any if there is none."""
+        return self.hints.get("return", Any)
+
+    def _resolve(self, name: str) -> Any:
+        hint = self.hints.get(name, Any)
+        if _find_metadata(hint):
+            bare, *metadata = typing.get_args(hint)
+            kept = [each for each in metadata if not isinstance(each, Renamed)]
+            hint = typing.Annotated[(bare, *kept)] if kept else bare  # pyright: ignore[reportInvalidTypeForm]
+        return hint
+
+    def _find_old_name(self, name: str) -> str | None:
+        return next((each.old for each in _find_metadata(self.hints.get(name))), None)
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the given arguments by name, without defaults. Raises ArgumentsInvalid."""
+        try:
+            bound = self._binding.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            given = [name for name in kwargs if name in self.dependencies]
+            hint = f" {given[0]!r} is a dependency: the worker provides it." if given else ""
+            raise ArgumentsInvalid(f"Task {self.name!r}: {error}.{hint} Nothing was written.") from error
+        if self.extra_name is not None:
+            bound.update(bound.pop(self.extra_name, {}))
+        return bound
+
+
+def _find_metadata(hint: Any) -> list[Renamed]:
+    return [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Renamed)]

@@ -1,0 +1,134 @@
+"""Collections of tasks: `Tasks`, which an app includes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+
+from headrace.app.signature import locate
+from headrace.app.task import TASK_OPTION_NAMES, AsyncTask, SyncTask, Task, TaskOptions, TaskSettings
+from headrace.errors import TaskInvalid
+from headrace.model.names import find_name_problem
+from headrace.queue.tasks import POOLS, RegisteredTask
+from headrace.queue.tasks import Tasks as RegisteredTasks
+
+if TYPE_CHECKING:
+    from headrace.app.headrace import Headrace
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class TaskDecorator(Protocol):
+    """Registers a function as a task."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> AsyncTask[P, T]: ...  # pyright: ignore[reportOverlappingOverload]
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> SyncTask[P, T]: ...
+
+
+class Tasks(RegisteredTasks):
+    """Tasks of one part of an application. `app.include(tasks)` adds them to an app."""
+
+    def __init__(self, plugin: str = "", *, prefix: str = "") -> None:
+        """`prefix` is put in front of the names of the tasks, with a dot. `plugin` is the name of the artifact that
+        provides the tasks."""
+        super().__init__(plugin)
+        self.prefix = prefix
+        self.app: Headrace | None = None
+        self.typed: dict[str, Task[Any, Any]] = {}  # by name, without aliases
+        self._registered: dict[str, RegisteredTask] | None = None  # None: not built since a task was added
+
+    @overload  # type: ignore[override]
+    def task(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> AsyncTask[P, T]: ...  # pyright: ignore[reportOverlappingOverload]
+    @overload
+    def task(self, function: Callable[P, T], /) -> SyncTask[P, T]: ...
+    @overload
+    def task(self, name: str | None = None, /, **options: Unpack[TaskOptions]) -> TaskDecorator: ...
+    def task(  # pyright: ignore[reportIncompatibleMethodOverride, reportInconsistentOverload]
+        self, function: Callable[..., Any] | str | None = None, /, **options: Unpack[TaskOptions]
+    ) -> Any:
+        """Register a function as a task: `@app.task`, or `@app.task(...)` with options. By default its name is that of
+        the function.
+
+        An async function runs on the event loop of the worker, any other in a thread, or in a child process with
+        `pool="process"`. A function with one parameter that is annotated as LeasedJob gets the job as it is. Raises
+        TaskInvalid, and ValueError for a name that is taken."""
+        if callable(function):
+            return self._register(function, None, options)
+        name = function
+        if "name" in options:  # a keyword in earlier releases
+            name = cast(str, cast(dict[str, Any], options).pop("name"))
+        return lambda given: self._register(given, name, options)
+
+    def _register(self, function: Callable[..., Any], name: str | None, options: TaskOptions) -> Task[Any, Any]:
+        if unknown := options.keys() - TASK_OPTION_NAMES:
+            raise TypeError(f"There is no option {min(unknown)!r}. Options: {', '.join(sorted(TASK_OPTION_NAMES))}.")
+        settings = make_settings(options)
+        if settings.pool not in POOLS:
+            raise ValueError(f"There is no pool {settings.pool!r}. Use one of: {', '.join(POOLS)}.")
+        full_name = ".".join(filter(None, (self.prefix, name or function.__name__)))
+        for each in (full_name, *settings.aliases):
+            if problem := find_name_problem(each):
+                raise TaskInvalid(f"The task name {each!r} ({locate(function)}) {problem}.")
+        kind = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
+        task: Task[Any, Any] = kind(self, function, full_name, settings)
+        self._add_typed(task)
+        if self.app is not None and self.app is not self:
+            self.app.add_included(task)
+        return task
+
+    def _add_typed(self, task: Task[Any, Any]) -> None:
+        """Register a task under its name and aliases."""
+        for name in (task.name, *task.settings.aliases):
+            if (other := self._find_typed(name)) is not None:
+                raise ValueError(
+                    f"There are two tasks named {name!r}: {locate(other.function)} and {locate(task.function)}."
+                )
+        self.typed[task.name] = task
+        self._registered = None
+
+    # What the worker asks for
+
+    def list_typed(self) -> list[Task[Any, Any]]:
+        return list(self.typed.values())
+
+    def list_tasks(self) -> list[RegisteredTask]:
+        return list(self._get_registered().values())
+
+    def names(self) -> list[str]:
+        return sorted(self._get_registered())
+
+    def get(self, name: str) -> RegisteredTask | None:
+        return self._get_registered().get(name)
+
+    def _get_registered(self) -> dict[str, RegisteredTask]:
+        """Return the tasks that can run here, by name and alias. Raises TaskInvalid."""
+        if self._registered is None:
+            self._registered = {
+                name: task.execution.register(name)
+                for task in self.list_typed()
+                if not task.settings.external
+                for name in (task.name, *task.settings.aliases)
+            }
+        return self._registered
+
+    def forget_registered(self) -> None:
+        """Build the tasks again on the next use: what they depend on has changed."""
+        self._registered = None
+        for task in self.list_typed():
+            task.execution.reset()
+
+    def _find_typed(self, name: str) -> Task[Any, Any] | None:
+        return next((each for each in self.typed.values() if name in (each.name, *each.settings.aliases)), None)
+
+
+def make_settings(options: TaskOptions) -> TaskSettings:
+    given = dict(options)
+    timeout_s = given.pop("timeout_s", None)
+    given.setdefault("timeout", timeout_s)
+    for name in ("aliases", "middleware"):
+        given[name] = tuple(cast(Any, given.get(name, ())))
+    return TaskSettings(**cast(Any, given))
