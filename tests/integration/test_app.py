@@ -1,0 +1,158 @@
+"""Typed tasks from enqueue to result, on a real Valkey."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from dataclasses import dataclass
+from decimal import Decimal
+from uuid import UUID, uuid4
+
+import pytest
+
+from headrace import Bury, Depends, Headrace, JobState, Retry, RetryLater, Shared, Snooze, current_env, current_job
+
+ENV = "acme/shop/prod"
+
+
+@dataclass
+class Item:
+    sku: str
+    price: Decimal
+
+
+@pytest.fixture
+def app(valkey_url: str) -> Generator[Headrace]:
+    with Headrace(valkey_url, env=ENV, queue="orders") as app:
+        yield app
+
+
+async def run_all(app: Headrace) -> None:
+    await app.worker(concurrency=4).run_until_idle()
+
+
+def test_arguments_arrive_with_their_types(app: Headrace) -> None:
+    seen: list[tuple[UUID, list[Item], str]] = []
+
+    @app.task
+    async def charge(order: UUID, items: list[Item], note: str = "none") -> None:
+        seen.append((order, items, note))
+
+    @app.task
+    def charge_in_thread(order: UUID, items: list[Item]) -> None:
+        seen.append((order, items, "thread"))
+
+    order, items = uuid4(), [Item("tea", Decimal("4.50"))]
+    assert charge.enqueue(order, items).accepted
+    assert charge_in_thread.enqueue(order, items=items).accepted
+    asyncio.run(run_all(app))
+    assert sorted(seen, key=lambda each: each[2]) == [(order, items, "none"), (order, items, "thread")]
+
+
+def test_dependencies_are_created_and_closed_in_order(app: Headrace) -> None:
+    steps: list[str] = []
+
+    async def pool() -> AsyncGenerator[str]:
+        steps.append("open pool")
+        yield "pool"
+        steps.append("close pool")
+
+    def session(to: str, pool: str = Shared(pool)) -> Generator[str]:
+        steps.append(f"open session of {pool} for {to}")
+        yield "session"
+        steps.append("close session")
+
+    @app.task
+    async def send(to: str, db: str = Depends(session)) -> None:
+        steps.append(f"send {db} {current_job().attempt} {current_env().org}")
+
+    @app.task
+    def send_in_thread(to: str, db: str = Depends(session)) -> None:
+        steps.append(f"thread {db}")
+
+    send.enqueue("ann")
+    asyncio.run(run_all(app))
+    assert steps == [
+        "open pool",
+        "open session of pool for ann",
+        "send session 1 acme",
+        "close session",
+        "close pool",
+    ]
+    steps.clear()
+    send_in_thread.enqueue("bob")
+    asyncio.run(run_all(app))
+    assert steps == ["open pool", "open session of pool for bob", "thread session", "close session", "close pool"]
+
+
+def test_the_policy_decides_on_retries(app: Headrace) -> None:
+    runs: list[str] = []
+
+    @app.task(retry=Retry(attempts=3, base=0, longest=0))
+    async def fails(kind: str) -> None:
+        runs.append(kind)
+        if kind == "bury":
+            raise Bury("no")
+        if kind == "later":
+            raise RetryLater(0)
+        raise ValueError(kind)
+
+    @app.task(retry=Retry(attempts=5, never=(KeyError,)))
+    def never() -> None:
+        runs.append("never")
+        raise KeyError("x")
+
+    handles = {kind: fails.enqueue(kind) for kind in ("bury", "later", "error")}
+    last = never.enqueue()
+
+    async def run() -> None:
+        async with app.worker().running():
+            for handle in (*handles.values(), last):
+                while await handle.astate() is not JobState.DEAD:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert sorted(runs) == ["bury", *["error"] * 3, *["later"] * 3, "never"]
+
+
+def test_snooze_costs_no_attempt(app: Headrace) -> None:
+    attempts: list[int] = []
+
+    @app.task(retry=Retry(attempts=1))
+    async def wait() -> None:
+        attempts.append(current_job().attempt)
+        if len(attempts) < 3:
+            raise Snooze(0)
+
+    wait.enqueue()
+    asyncio.run(run_all(app))
+    assert attempts == [1, 1, 1]
+
+
+def test_jobs_of_a_job_stay_with_its_tenant(app: Headrace) -> None:
+    seen: list[str] = []
+
+    @app.task
+    async def outer() -> None:
+        await inner.aenqueue()
+
+    @app.task
+    def inner() -> None:
+        seen.append(current_env().org)
+        assert current_job().env == current_env()
+
+    outer.using(env="globex/shop/prod").enqueue()
+    asyncio.run(run_all(app))
+    assert seen == ["globex"]
+
+
+def test_headers_travel_with_a_job(app: Headrace) -> None:
+    seen: list[dict[str, str]] = []
+
+    @app.task
+    async def send(to: str) -> None:
+        seen.append(dict(current_job().headers))
+
+    send.using(headers={"trace": "ä1"}, flow_type="MAIL").enqueue("ann")
+    asyncio.run(run_all(app))
+    assert seen == [{"trace": "ä1"}]
