@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from headrace.app.clients import build_queue_options, build_tiers
+from headrace.app.endpoints import resolve_endpoints
+from headrace.app.worker import build_mover_options
 from headrace.autoscale.worker_types import WorkerType
 from headrace.cli import main
 from headrace.cli.api import build_services
 from headrace.cli.autoscale import build_observer
-from headrace.app.endpoints import resolve_endpoints
 from headrace.cli.pipeline import build_pipeline_options as pipeline_options
-from headrace.app.clients import build_queue_options, build_tiers
-from headrace.app.worker import build_mover_options
 from headrace.cli.snapshot import open_services
 from headrace.cold.mover import Mover
 from headrace.errors import ShardMismatch

