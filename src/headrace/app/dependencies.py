@@ -1,12 +1,13 @@
 """Dependencies of tasks: values that the worker provides, declared as defaults of parameters.
 
-`Depends(provider)` is created for each job, `Shared(provider)` once per process that runs jobs. A provider is a function
-that returns a value or a context manager, or a generator that yields one value; each may be async. It may have
+`Depends(provider)` is created for each job, `Shared(provider)` once per process that runs jobs. A provider is a
+function that returns a value or a context manager, or a generator that yields one value; each may be async. It may have
 dependencies of its own, and parameters with the names of the task's arguments.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import (
@@ -164,11 +165,9 @@ class SharedValues:
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
         self._values: dict[Dependency, Any] = {}
-        self._locks: dict[Dependency, Any] = {}
+        self._locks: dict[Dependency, asyncio.Lock] = {}
 
     async def get(self, node: ProviderNode) -> Any:
-        import asyncio
-
         if node.dependency in self._values:
             return self._values[node.dependency]
         lock = self._locks.setdefault(node.dependency, asyncio.Lock())

@@ -60,7 +60,8 @@ class TaskExecution:
         timeout_s = None if settings.timeout is None else to_seconds(settings.timeout)
         if self._task.signature.is_raw:
             retry = settings.retry_base_s, settings.retry_max_s
-            return RegisteredTask(name, self._raw_handler, timeout_s, *retry, settings.pool)
+            policy = None if settings.retry is None else self
+            return RegisteredTask(name, self._raw_handler, timeout_s, *retry, settings.pool, policy)
         self.check()
         handler: Handler = cast(Any, self._task).handle
         if settings.pool == PROCESS:
@@ -133,17 +134,20 @@ class TaskExecution:
         return await self._run_middleware(prepared, call)
 
     async def _run_middleware(self, prepared: PreparedJob, call: Callable[[], Awaitable[object]]) -> object:
+        """Return the record of the attempt. The result of a job is what its outermost middleware returns."""
         record: object = None
 
         async def run_function() -> object:
             nonlocal record
             record = await call()
-            return prepared.result
+            return prepared.result  # None for a function in a child process: only its record crosses
 
         step: Callable[[], Awaitable[object]] = run_function
         for each in reversed(self._around_loop):
             step = partial(each.running, prepared.running, step)
-        await step()
+        value = await step()
+        if record is None or value is not prepared.result:  # a middleware has returned another result
+            return self._make_record(prepared.job, value)
         return record
 
     async def run_async(self, job: LeasedJob) -> AttemptRecord | None:
@@ -153,6 +157,7 @@ class TaskExecution:
         prepared = _prepared.get()
         if prepared is None:
             prepared = self._prepare(job, asyncio.get_running_loop())
+        value: object = None  # of a function whose error was suppressed by a dependency
         if prepared.values is None:
             value = await self._task.function(**prepared.arguments)
         else:

@@ -336,6 +336,9 @@ class Headrace(Tasks):
 
 def _make_job(spec: JobSpec[Any], sent: Outgoing) -> NewJob:
     options, task = spec.options, spec.task
+    for name, value in sent.headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ArgumentsInvalid(f"The header {name!r} of a job must be text. Nothing was written.")
     envelope = Envelope(spec.body, spec.codec, sent.headers)
     flow_type = options.get("flow_type", "")
     ttl = options.get("ttl", task.settings.ttl)

@@ -73,7 +73,9 @@ class TaskSignature:
         if len(self.parameters) != 1:
             return False
         annotation = next(iter(self.parameters.values())).annotation
-        return annotation is LeasedJob or annotation in ("LeasedJob", "headrace.LeasedJob")
+        if isinstance(annotation, str):  # may not be resolvable yet
+            return annotation.strip("'\"").rpartition(".")[2] == LeasedJob.__name__
+        return annotation is LeasedJob
 
     def _build_binding(self) -> inspect.Signature:
         given = [each for each in self.parameters.values() if each.name not in self.dependencies]

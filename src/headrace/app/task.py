@@ -115,7 +115,8 @@ class Task(Generic[P, T_co]):
 
     def __init__(self, tasks: Tasks, function: Callable[..., Any], name: str, settings: TaskSettings) -> None:
         functools.update_wrapper(cast(Any, self), function)
-        self.__qualname__: str = function.__qualname__  # where a child process finds this task
+        # Where a child process finds this task.
+        self.__qualname__: str = getattr(function, "__qualname__", type(function).__qualname__)
         self.name = name
         self.function = function
         self.settings = settings
