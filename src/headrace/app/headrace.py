@@ -26,7 +26,7 @@ from headrace.app.retry import Retry
 from headrace.app.signature import locate
 from headrace.app.task import JobSpec, Task
 from headrace.app.tasks import Tasks
-from headrace.errors import NoEnvironment
+from headrace.errors import ArgumentsInvalid, NoEnvironment
 from headrace.model.envelope import Envelope, mark_flow_type
 from headrace.model.job import NewJob
 from headrace.model.names import EnvRef, QueueRef
