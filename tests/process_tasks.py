@@ -12,8 +12,8 @@ import threading
 import time
 from pathlib import Path
 
-from headrace.model.job import LeasedJob
-from headrace.queue.tasks import Bury
+from headrace.model.job import AttemptRecord, LeasedJob
+from headrace.queue.tasks import Bury, CannotRunYet, RetryLater, Snooze, TaskFailure
 
 LONG_S = 1000.0
 kept: list[bytes] = []
@@ -74,6 +74,53 @@ def fail_unprintably(job: LeasedJob) -> None:
 
 def bury(job: LeasedJob) -> None:
     raise Bury("the account is closed")
+
+
+def snooze(job: LeasedJob) -> None:
+    raise Snooze(90, "not yet")
+
+
+def retry_later(job: LeasedJob) -> None:
+    raise RetryLater(1.5, "busy")
+
+
+def cannot_run_yet(job: LeasedJob) -> None:
+    raise CannotRunYet("version 3")
+
+
+class KeyErrorPolicy:
+    """Buries after KeyError, fails after OSError, and chooses the delay of the attempt in seconds after other
+    errors."""
+
+    def choose_delay_s(self, error: BaseException, attempt: int) -> float | None:
+        if isinstance(error, OSError):
+            raise error
+        return None if isinstance(error, KeyError) else float(attempt)
+
+    def record_failure(self, job: LeasedJob, failure: TaskFailure, is_final: bool) -> AttemptRecord | None:
+        return AttemptRecord(f"{failure.class_name} {failure.message} {is_final}".encode(), 60_000)
+
+
+class TaskObject:
+    """A task as an object of its module, with a function's name and a policy."""
+
+    def __init__(self, name: str) -> None:
+        self.__module__, self.__qualname__ = __name__, name
+        self.policy = KeyErrorPolicy()
+
+    def handle(self, job: LeasedJob) -> object:
+        match job.payload:
+            case b"key":
+                raise KeyError("customer")
+            case b"os":
+                raise OSError("broken")
+            case b"value":
+                raise ValueError("no customer")
+            case _:
+                return AttemptRecord(job.payload, 60_000)
+
+
+charge = TaskObject("charge")
 
 
 def allocate(job: LeasedJob) -> None:

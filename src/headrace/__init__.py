@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headrace.model.names import EnvRef, QueueRef
     from headrace.queue.client import Client, QueueOptions, SyncClient
     from headrace.queue.scripts import DeadFilter
-    from headrace.queue.tasks import Bury, Tasks
+    from headrace.queue.tasks import Bury, RetryLater, Snooze, Tasks
 
 __all__ = [
     "Bury",
@@ -27,6 +27,8 @@ __all__ = [
     "NewJob",
     "QueueOptions",
     "QueueRef",
+    "RetryLater",
+    "Snooze",
     "SyncClient",
     "Tasks",
     "Tiers",
@@ -43,6 +45,8 @@ _MODULES = {
     "NewJob": "headrace.model.job",
     "QueueOptions": "headrace.queue.client",
     "QueueRef": "headrace.model.names",
+    "RetryLater": "headrace.queue.tasks",
+    "Snooze": "headrace.queue.tasks",
     "SyncClient": "headrace.queue.client",
     "Tasks": "headrace.queue.tasks",
     "Tiers": "headrace.cold.tiers",

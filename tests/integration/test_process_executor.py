@@ -17,17 +17,20 @@ from typing import Any
 import psutil
 import pytest
 
-from headrace.model.job import LeasedJob
+from headrace.model.job import AttemptRecord, LeasedJob
 from headrace.model.names import QueueRef
-from headrace.queue.tasks import Bury
+from headrace.queue.tasks import Bury, CannotRunYet, RetryLater, Snooze
 from headrace.worker.failures import (
     BuriedInProcess,
     ExecutorClosed,
+    RetryChoice,
     TaskFailedInProcess,
     TaskProcessDied,
     TimeLimitExceeded,
     describe_exit,
+    describe_failure,
 )
+from headrace.worker.handlers import load_handler, name_handler
 from headrace.worker.processes import ProcessExecutor, check_handler
 from tests import process_tasks
 from tests.conftest import wait_until
@@ -140,6 +143,59 @@ def test_bury_arrives_as_bury() -> None:
             assert 'raise Bury("the account is closed")' in str(caught.value.__cause__)
 
     run(main)
+
+
+def test_instructions_arrive_with_their_data() -> None:
+    async def main() -> None:
+        async with open_executor() as executor:
+            with pytest.raises(Snooze, match=r"^not yet$") as snoozed:
+                await executor.run(process_tasks.snooze, make_job(), LONG_S)
+            assert snoozed.value.after_s == 90
+            with pytest.raises(RetryLater, match=r"^busy$") as later:
+                await executor.run(process_tasks.retry_later, make_job(), LONG_S)
+            assert later.value.after_s == 1.5
+            failure = describe_failure(later.value)
+            assert (failure.class_name, failure.message) == ("headrace.queue.tasks.RetryLater", "busy")
+            assert "process_tasks.py" in failure.traceback_text
+            with pytest.raises(CannotRunYet, match=r"^version 3$"):
+                await executor.run(process_tasks.cannot_run_yet, make_job(), LONG_S)
+
+    run(main)
+
+
+def test_a_task_object_returns_its_record() -> None:
+    async def main() -> None:
+        async with open_executor() as executor:
+            record = await executor.run(process_tasks.charge.handle, make_job("paid"), LONG_S)
+            assert record == AttemptRecord(b"paid", 60_000)
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("payload", "choice"),
+    [("key", RetryChoice(None)), ("value", RetryChoice(1.0)), ("os", RetryChoice(is_default=True))],
+)
+def test_the_policy_of_a_task_object_decides_in_the_child(payload: str, choice: RetryChoice) -> None:
+    """The exception itself exists only there."""
+
+    async def main() -> None:
+        async with open_executor() as executor:
+            with pytest.raises(TaskFailedInProcess) as caught:
+                await executor.run(process_tasks.charge.handle, make_job(payload), LONG_S)
+            assert caught.value.choice == choice
+            assert "TaskObject" not in describe_failure(caught.value).class_name
+
+    run(main)
+
+
+def test_a_method_of_a_task_object_is_found_by_its_name() -> None:
+    name = name_handler(process_tasks.charge.handle)
+    assert str(name) == "tests.process_tasks.charge.handle"
+    assert load_handler(name) == process_tasks.charge.handle
+    for nameless in (process_tasks.TaskObject("absent").handle, process_tasks.TaskObject("charge").handle):
+        with pytest.raises(ValueError, match="its module has"):
+            name_handler(nameless)
 
 
 @pytest.mark.parametrize(

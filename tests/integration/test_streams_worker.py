@@ -32,6 +32,7 @@ from headrace.valkey.stream_groups import list_consumers
 from headrace.worker import core
 from headrace.worker import reconnect as patience
 from headrace.worker.core import CompletionRate
+from headrace.worker.results import Records
 from headrace.worker.stream_source import StreamGroup
 from headrace.worker.stream_worker import StreamWorker
 from tests.conftest import READY_S, wait_until
@@ -342,8 +343,10 @@ def test_a_job_that_ends_during_the_last_report_is_not_left_to_its_lease(
 
     ack = StreamGroup.ack
 
-    async def ack_slowly(source: StreamGroup, done: Sequence[tuple[LeasedJob, int]]) -> Sequence[bool]:
-        answer = await ack(source, done)
+    async def ack_slowly(
+        source: StreamGroup, done: Sequence[tuple[LeasedJob, int]], records: Records
+    ) -> Sequence[bool]:
+        answer = await ack(source, done, records)
         acked.set()
         await asyncio.sleep(0.05)
         return answer

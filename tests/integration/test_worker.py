@@ -27,6 +27,7 @@ from headrace.worker import reconnect as patience
 from headrace.worker.options import WorkerOptions
 from headrace.worker.queue_source import QueueShard
 from headrace.worker.queue_worker import Worker
+from headrace.worker.results import Records
 from tests.conftest import READY_S, Servers
 
 T = TypeVar("T")
@@ -300,8 +301,10 @@ def test_a_job_that_ends_during_the_last_report_is_not_left_to_its_lease(
         tasks, stop, late_runs, acked = Tasks(), asyncio.Event(), asyncio.Event(), asyncio.Event()
         ack = QueueShard.ack
 
-        async def ack_slowly(shard: QueueShard, done: Sequence[tuple[LeasedJob, int]]) -> Sequence[bool]:
-            answer = await ack(shard, done)
+        async def ack_slowly(
+            shard: QueueShard, done: Sequence[tuple[LeasedJob, int]], records: Records
+        ) -> Sequence[bool]:
+            answer = await ack(shard, done, records)
             acked.set()
             await asyncio.sleep(0.05)
             return answer

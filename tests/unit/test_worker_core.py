@@ -17,7 +17,7 @@ from typing import cast
 import pytest
 
 from headrace.errors import QueueUnavailable
-from headrace.model.job import JobLeaseState, LeasedJob
+from headrace.model.job import AttemptRecord, JobLeaseState, LeasedJob
 from headrace.model.names import QueueRef
 from headrace.queue.scripts import Deferral, LeasedJobs
 from headrace.queue.tasks import Tasks
@@ -28,6 +28,7 @@ from headrace.worker import core as core_module
 from headrace.worker import heartbeat
 from headrace.worker.core import WorkerCore
 from headrace.worker.options import WorkerOptions
+from headrace.worker.results import Records
 
 REF = QueueRef("acme", "shop", "prod", "emails")
 DEADLINE_S = 60.0
@@ -48,6 +49,9 @@ class FakeSource:
         self.gate.set()
         self.dequeues = 0
         self.reports: list[tuple[str, str]] = []  # verb and job
+        self.delays_ms: list[int] = []  # of retries
+        self.deferrals: list[Deferral] = []
+        self.records: dict[str, AttemptRecord] = {}  # by lease
 
     async def dequeue(self, limit: int, excluded: Mapping[str, bool]) -> LeasedJobs:
         self.dequeues += 1
@@ -61,16 +65,21 @@ class FakeSource:
     async def begin(self, job: LeasedJob) -> bool:
         return True
 
-    async def ack(self, done: Sequence[tuple[LeasedJob, int]]) -> Sequence[bool]:
+    async def ack(self, done: Sequence[tuple[LeasedJob, int]], records: Records) -> Sequence[bool]:
+        self.records |= records
         return self._report("ack", [job for job, _ in done])
 
-    async def nack(self, failed: Sequence[tuple[LeasedJob, int, str]]) -> Sequence[bool]:
+    async def nack(self, failed: Sequence[tuple[LeasedJob, int, str]], records: Records) -> Sequence[bool]:
+        self.records |= records
+        self.delays_ms += [delay_ms for _, delay_ms, _ in failed]
         return self._report("nack", [job for job, _, _ in failed])
 
-    async def bury(self, buried: Sequence[tuple[LeasedJob, str]]) -> Sequence[bool]:
+    async def bury(self, buried: Sequence[tuple[LeasedJob, str]], records: Records) -> Sequence[bool]:
+        self.records |= records
         return self._report("bury", [job for job, _ in buried])
 
     async def defer(self, deferrals: Sequence[Deferral]) -> Sequence[str]:
+        self.deferrals += deferrals
         self._report("defer", [each.job for each in deferrals])
         return [DEFER] * len(deferrals)
 

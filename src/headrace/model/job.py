@@ -72,6 +72,15 @@ class JobInfo:
     expires_at_ms: int | None = None  # None: never
     error: str | None = None  # message of the last failure, with its traceback; None: no failure
     cancel_requested: bool = False  # a running job that is removed when it ends without a result or fails
+    progress: str | None = None  # last text that a running task has reported; None: none
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """What is kept of an ended attempt, and for how long."""
+
+    body: bytes
+    ttl_ms: int
 
 
 class JobLeaseState(IntEnum):
@@ -84,6 +93,9 @@ class JobLeaseState(IntEnum):
 
 class JobCancelled(Exception):
     """Raised by `LeasedJob.check` if the task should end early."""
+
+
+MAX_PROGRESS_CHARS = 1000
 
 
 class CancelReason(StrEnum):
@@ -109,7 +121,11 @@ class LeasedJob:
     lease: str  # token of this delivery, unique even after a failover; a result with another token is refused
     enqueued_at_ms: int
     waited_ms: int  # from when the job could run (enqueued, due, or due for its retry) to this delivery
-    _cancelled: list[CancelReason] = field(default_factory=list[CancelReason], compare=False, repr=False)  # 0 or 1
+    flow: str = ""
+    flow_type: str = ""
+    # 0 or 1 element each. Several threads read and change them.
+    _cancelled: list[CancelReason] = field(default_factory=list[CancelReason], compare=False, repr=False)
+    _progress: list[str] = field(default_factory=list[str], compare=False, repr=False)
 
     @property
     def cancel_reason(self) -> CancelReason | None:
@@ -128,3 +144,14 @@ class LeasedJob:
             return False
         self._cancelled.append(reason)
         return True
+
+    @property
+    def progress(self) -> str | None:
+        """The last text of `report_progress`, sent or not; None: there is none."""
+        return self._progress[0] if self._progress else None
+
+    def report_progress(self, text: str) -> None:
+        """Show a text as the progress of the running job, at most MAX_PROGRESS_CHARS characters of it. Returns at once:
+        the worker sends the last text within about a second. Has no effect in a child process (`pool="process"`) and
+        for entries of streams."""
+        self._progress[:] = [text[:MAX_PROGRESS_CHARS]]

@@ -629,9 +629,11 @@ def _parse_leased_job(
     enqueued_at_ms: int,
     waited_ms: int,
 ) -> LeasedJob:
-    (job_id, task, _, _), payload = split_body(body)
+    (job_id, task, flow, flow_type), payload = split_body(body)
     ref, token = refs[number - 1], lease.decode()
-    return LeasedJob(ref, job_id, task, payload, attempt, max_attempts, token, enqueued_at_ms, waited_ms)
+    return LeasedJob(
+        *(ref, job_id, task, payload, attempt, max_attempts, token, enqueued_at_ms, waited_ms, flow, flow_type)
+    )
 
 
 def _parse_job_info(env: EnvRef, job_id: str, answer: list[bytes], body: bytes | None) -> JobInfo | None:

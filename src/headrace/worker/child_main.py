@@ -20,20 +20,19 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from headrace.model.job import LeasedJob
+from headrace.model.job import AttemptRecord, LeasedJob
 from headrace.queue.job_context import running_job
-from headrace.queue.tasks import Bury, Handler
+from headrace.queue.tasks import Bury, CannotRunYet, Handler, RetryLater, Snooze, TaskFailure, TaskPolicy
+from headrace.worker.failures import RetryChoice, choose_retry, describe_failure
 from headrace.worker.handlers import HandlerName, load_handler
 from headrace.worker.memory import MemoryLimit
 
 STARTED = "started"
-MAX_TRACEBACK_CHARS = 64_000
 PR_SET_PDEATHSIG = 1
 
 
@@ -55,14 +54,18 @@ class JobRequest:
     job: LeasedJob
 
 
+INSTRUCTIONS = (Bury, CannotRunYet, RetryLater, Snooze)
+"""Exceptions by which a task says what happens to its job. The parent raises the same class."""
+
+
 @dataclass(frozen=True)
 class TaskErrorReport:
     """An exception of a task, as text: the parent may be unable to import or unpickle it."""
 
-    class_name: str
-    message: str
-    traceback_text: str  # its last MAX_TRACEBACK_CHARS characters
-    is_bury: bool
+    failure: TaskFailure
+    instruction: str = ""  # name of its class among INSTRUCTIONS; empty: another exception
+    after_s: float = 0.0  # of RetryLater and Snooze
+    choice: RetryChoice | None = None  # of the task's policy; None: it was not asked
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class JobReport:
     """How a job ended in a child process."""
 
     error: TaskErrorReport | None  # None: it succeeded
+    record: AttemptRecord | None  # what the function returned, if it is one
     is_last: bool  # the child ends, because it occupies too much memory
 
 
@@ -98,20 +102,23 @@ class JobRunner:
     def run_next(self) -> bool:
         """Wait for a job, run it and report how it ended. Return whether it was the last one. Raises EOFError or
         ConnectionError if the parent has closed the connection."""
-        error = self._run(self._connection.recv())
-        report = JobReport(error, self._memory.is_exceeded())
+        answer = self._run(self._connection.recv())
+        error = answer if isinstance(answer, TaskErrorReport) else None
+        record = answer if isinstance(answer, AttemptRecord) else None
+        report = JobReport(error, record, self._memory.is_exceeded())
         self._connection.send(report)
         return report.is_last
 
-    def _run(self, request: JobRequest) -> TaskErrorReport | None:
+    def _run(self, request: JobRequest) -> object:
+        """Run a job. Return what its function returned, or a TaskErrorReport."""
+        handler: Handler | None = None
         try:
             handler = self._load(request.handler)
             self._connection.send(STARTED)
             with self._memory.limit_task():
-                run_handler(handler, request.job)
+                return run_handler(handler, request.job)
         except BaseException as error:  # the limit is lifted, so that there is memory for the text
-            return describe_error(error)
-        return None
+            return describe_error(error, find_policy(handler), request.job)
 
     def _load(self, name: HandlerName) -> Handler:
         if name not in self._handlers:
@@ -120,25 +127,30 @@ class JobRunner:
         return self._handlers[name]
 
 
-def run_handler(handler: Handler, job: LeasedJob) -> None:
-    """Run a task function; if it is async, in an event loop of its own. `running_job` is set meanwhile."""
+def run_handler(handler: Handler, job: LeasedJob) -> object:
+    """Run a task function and return its result; if it is async, in an event loop of its own. `running_job` is set
+    meanwhile."""
     token = running_job.set(job)
     try:
         result = handler(job)
-        if inspect.iscoroutine(result):
-            asyncio.run(result)
+        return asyncio.run(result) if inspect.iscoroutine(result) else result
     finally:
         running_job.reset(token)
 
 
-def describe_error(error: BaseException) -> TaskErrorReport:
-    kind = type(error)
-    try:
-        message = str(error)
-    except Exception:
-        message = f"(the message of {kind.__qualname__} raised an exception)"
-    text = "".join(traceback.format_exception(error))[-MAX_TRACEBACK_CHARS:]
-    return TaskErrorReport(f"{kind.__module__}.{kind.__qualname__}", message, text, isinstance(error, Bury))
+def find_policy(handler: Handler | None) -> TaskPolicy | None:
+    """Return the attribute `policy` of the object whose method a task function is; None if there is none."""
+    return getattr(getattr(handler, "__self__", None), "policy", None)
+
+
+def describe_error(error: BaseException, policy: TaskPolicy | None, job: LeasedJob) -> TaskErrorReport:
+    failure = describe_failure(error)
+    for kind in INSTRUCTIONS:
+        if isinstance(error, kind):
+            return TaskErrorReport(failure, kind.__name__, getattr(error, "after_s", 0.0))
+    is_last_attempt = job.attempt >= job.max_attempts
+    choice = None if policy is None or is_last_attempt else choose_retry(policy, error, job.attempt)
+    return TaskErrorReport(failure, choice=choice)
 
 
 def configure_logs(options: ChildOptions) -> None:

@@ -29,11 +29,13 @@ from headrace.model.job import CancelReason, JobCancelled, JobLeaseState, Leased
 from headrace.queue.job_context import running_job
 from headrace.queue.registry import RunningTask, WorkerRegistration
 from headrace.queue.scripts import MAX_EXCLUDED_TASKS, Deferral, LeasedJobs
-from headrace.queue.tasks import Bury, RegisteredTask, Tasks
+from headrace.queue.tasks import Bury, CannotRunYet, RegisteredTask, RetryLater, Snooze, Tasks
+from headrace.queue.validate import MAX_DELAY_MS
 from headrace.queue.worker_metrics import LOST, WorkerMetrics, WorkerStatus, find_oldest
 from headrace.runtime.backoff import Backoff
 from headrace.runtime.loop import is_cancelling
 from headrace.valkey.connect import ScriptError, Valkey
+from headrace.worker.failures import TaskFailedInProcess, choose_retry, describe_failure
 from headrace.worker.heartbeat import Heartbeats, LoopMonitor
 from headrace.worker.options import WorkerOptions
 from headrace.worker.reconnect import ReconnectPolicy, SourceConnection
@@ -201,6 +203,7 @@ class WorkerCore:
         self._prefetched: deque[tuple[SourceState, LeasedJob]] = deque()  # leased, not started
         self._running: dict[asyncio.Task[None], RunningJob] = {}
         self._missing_tasks: dict[str, AbsentTask] = {}  # of jobs that were dequeued, but cannot run here
+        self._outdated_tasks: set[str] = set()  # tasks that some jobs need newer code of
         self._completion_rate = CompletionRate()
         self._recycling = Recycling(options.max_jobs, options.max_memory)
         self._runner = TaskRunner(tasks, options.concurrency, options.max_hung_threads, options.process_memory)
@@ -440,7 +443,7 @@ class WorkerCore:
                 started = time.monotonic()
             if self._registration is not None:
                 self._registration.record_served(job)
-            await self._runner.run(task, job)
+            record = await self._runner.run(task, job)
         except asyncio.CancelledError as error:
             if is_cancelling():
                 if running.is_returned or job.cancel_reason != CancelReason.REQUESTED:
@@ -452,6 +455,8 @@ class WorkerCore:
             if not running.is_returned:  # else the job is returned: its task was only interrupted
                 self._add_failure(state.results, task, job, error)
         else:
+            if record is not None:
+                state.results.records[job.lease] = record
             state.results.done.append((job, int((time.monotonic() - started) * 1000)))
         finally:
             self._metrics.busy_s += time.monotonic() - started
@@ -460,14 +465,61 @@ class WorkerCore:
         """Add the result of a job whose task raised an error. Called while the error is handled."""
         if isinstance(error, JobCancelled) and job.cancel_reason == CancelReason.REQUESTED:
             results.deferred.append(Deferral(job, 0, 0))
-            return
-        if isinstance(error, Bury) or job.attempt >= job.max_attempts:
-            delay_ms = None
-            results.buried.append((job, format_short_traceback()))
+        elif isinstance(error, Snooze):
+            delay_ms = _convert_to_ms(error.after_s)
+            results.deferred.append(Deferral(job, delay_ms, delay_ms))
+        elif isinstance(error, CannotRunYet):
+            self._defer_outdated(results, job, error)
         else:
-            delay_ms = self._options.retry_delay_ms(task, job.attempt)
-            results.failed.append((job, delay_ms, format_short_traceback()))
-        log_failed_job(job, error, delay_ms)
+            delay_ms = self._choose_delay_ms(task, job, error)
+            self._record_failed_attempt(results, task, job, error, is_final=delay_ms is None)
+            if delay_ms is None:
+                results.buried.append((job, format_short_traceback()))
+            else:
+                results.failed.append((job, delay_ms, format_short_traceback()))
+            log_failed_job(job, error, delay_ms)
+
+    def _choose_delay_ms(self, task: RegisteredTask, job: LeasedJob, error: BaseException) -> int | None:
+        """Return the delay of the retry of a failed job, in milliseconds; None: it is buried."""
+        if isinstance(error, Bury) or job.attempt >= job.max_attempts:
+            return None
+        if isinstance(error, RetryLater):
+            return _convert_to_ms(error.after_s)
+        choice = error.choice if isinstance(error, TaskFailedInProcess) else None
+        if choice is None and task.policy is not None:
+            choice = choose_retry(task.policy, error, job.attempt)
+        if choice is None or choice.is_default:
+            return self._options.retry_delay_ms(task, job.attempt)
+        return None if choice.delay_s is None else _convert_to_ms(choice.delay_s)
+
+    def _record_failed_attempt(
+        self, results: JobResults, task: RegisteredTask, job: LeasedJob, error: BaseException, *, is_final: bool
+    ) -> None:
+        """Add what the task's policy keeps of a failed attempt."""
+        if task.policy is None:
+            return
+        try:
+            record = task.policy.record_failure(job, describe_failure(error), is_final)
+        except Exception:
+            log.exception(
+                "the policy of task %s failed; no record of attempt %d of job %s is kept",
+                *(task.name, job.attempt, job.id),
+                extra={"action": "record_failed"},
+            )
+            return
+        if record is not None:
+            results.records[job.lease] = record
+
+    def _defer_outdated(self, results: JobResults, job: LeasedJob, error: CannotRunYet) -> None:
+        """Give back a job that needs newer code: during a deployment another worker may have it."""
+        if job.task not in self._outdated_tasks:
+            self._outdated_tasks.add(job.task)
+            log.warning(
+                "task %s cannot run job %s yet; such jobs are deferred for newer workers: %s",
+                *(job.task, job.id, error),
+                extra={"action": "cannot_run_yet"},
+            )
+        results.deferred.append(Deferral(job, *UNKNOWN_TASK_MS, str(error), int(self._options.unknown_for_s * 1000)))
 
     def _defer_unknown(self, state: SourceState, job: LeasedJob) -> None:
         """Give back a job whose task this worker does not have: during a deployment another worker may have it. Later
@@ -701,3 +753,8 @@ class WorkerCore:
             lease_s=self._options.lease_s,
             reachable=any(link.connected for link in links),
         )
+
+
+def _convert_to_ms(seconds: float) -> int:
+    """Return a delay that a task has chosen in milliseconds, at most MAX_DELAY_MS."""
+    return int(min(max(0.0, seconds * 1000), MAX_DELAY_MS))

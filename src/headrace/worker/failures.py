@@ -1,11 +1,20 @@
-"""Errors of the executors. Their messages become the error text of the failed job."""
+"""Errors of the executors, whose messages become the error text of the failed job, and descriptions of errors of
+tasks."""
 
 from __future__ import annotations
 
+import logging
+import math
 import signal
+import traceback
+from dataclasses import dataclass
 
 from headrace.errors import HeadraceError
-from headrace.queue.tasks import Bury
+from headrace.queue.tasks import Bury, TaskFailure, TaskPolicy
+
+log = logging.getLogger(__name__)
+
+MAX_TRACEBACK_CHARS = 64_000
 
 
 class TimeLimitExceeded(HeadraceError, TimeoutError):
@@ -20,24 +29,36 @@ class TaskRaisedExit(HeadraceError):
     """The task raised an exception that is meant to end a program, for example SystemExit."""
 
 
-class ProcessTraceback(Exception):
-    """Traceback text from a child process, shown as the cause of the error that the parent raises."""
+@dataclass(frozen=True)
+class RetryChoice:
+    """Decision of a task's policy after an error."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(f"in the child process:\n{text}")
+    delay_s: float | None = None  # None: the job is buried
+    is_default: bool = False  # the policy raised an error: the worker's default applies
+
+
+class ProcessTraceback(Exception):
+    """An error in a child process, shown as the cause of the error that the parent raises."""
+
+    def __init__(self, failure: TaskFailure) -> None:
+        super().__init__(f"in the child process:\n{failure.traceback_text}")
+        self.failure = failure
 
 
 class TaskFailedInProcess(HeadraceError):
     """The task failed in its child process."""
 
-    def __init__(self, message: str | None = None, *, class_name: str = "", traceback_text: str = "") -> None:
-        """Store the exception's class, for example `builtins.ValueError`, and its traceback. Both are empty if the
-        process ended without a report."""
+    def __init__(
+        self, message: str | None = None, *, failure: TaskFailure | None = None, choice: RetryChoice | None = None
+    ) -> None:
+        """Store the task's error; None: the process ended without a report. `choice` is the decision of the task's
+        policy in the child process; None: it was not asked."""
         super().__init__(message)
-        self.class_name = class_name
-        self.traceback_text = traceback_text
-        if traceback_text:
-            self.__cause__ = ProcessTraceback(traceback_text)
+        self.class_name = failure.class_name if failure is not None else ""
+        self.traceback_text = failure.traceback_text if failure is not None else ""
+        self.choice = choice
+        if failure is not None:
+            self.__cause__ = ProcessTraceback(failure)
 
 
 class TaskProcessDied(TaskFailedInProcess):
@@ -52,10 +73,9 @@ class TaskProcessDied(TaskFailedInProcess):
 class BuriedInProcess(Bury):
     """A `Bury` that the task raised in its child process, with the traceback of that process."""
 
-    def __init__(self, message: str, traceback_text: str) -> None:
-        super().__init__(message)
-        self.traceback_text = traceback_text
-        self.__cause__ = ProcessTraceback(traceback_text)
+    def __init__(self, failure: TaskFailure) -> None:
+        super().__init__(failure.message)
+        self.traceback_text = failure.traceback_text
 
 
 def describe_exit(exit_code: int) -> str:
@@ -66,3 +86,35 @@ def describe_exit(exit_code: int) -> str:
         return f"signal {-exit_code} ({signal.Signals(-exit_code).name})"
     except ValueError:  # a real-time signal has no name
         return f"signal {-exit_code}"
+
+
+def describe_failure(error: BaseException) -> TaskFailure:
+    """Return an error of a task as text, with the last MAX_TRACEBACK_CHARS characters of its traceback. For an error in
+    a child process, that error."""
+    if isinstance(error.__cause__, ProcessTraceback):
+        return error.__cause__.failure
+    kind = type(error)
+    try:
+        message = str(error)
+    except Exception:
+        message = f"(the message of {kind.__qualname__} raised an exception)"
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # CPython 3.11 may fail while another thread formats one (python/cpython#106905)
+        text = "".join(traceback.format_exception_only(error))
+    return TaskFailure(f"{kind.__module__}.{kind.__qualname__}", message, text[-MAX_TRACEBACK_CHARS:])
+
+
+def choose_retry(policy: TaskPolicy, error: BaseException, attempt: int) -> RetryChoice:
+    """Return the decision of a task's policy. If the policy fails or returns no number, this is logged, and the default
+    applies."""
+    try:
+        delay_s = policy.choose_delay_s(error, attempt)
+        if delay_s is not None and not math.isfinite(delay_s):
+            raise ValueError(f"The delay of a retry is {delay_s} s.")
+    except Exception:
+        log.exception(
+            "the retry policy of a task failed; its default retry applies", extra={"action": "retry_policy_failed"}
+        )
+        return RetryChoice(is_default=True)
+    return RetryChoice(delay_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,9 +26,12 @@ class HandlerName:
 
 
 def name_handler(handler: Callable[..., Any]) -> HandlerName:
-    """Return the name under which a child process can import a task function. Raises ValueError if it cannot."""
-    module = str(getattr(handler, "__module__", None) or "")
-    name = HandlerName(module, str(getattr(handler, "__qualname__", None) or ""))
+    """Return the name under which a child process can import a task function. A method of an object that has
+    `__module__` and `__qualname__` like a function is named after that object. Raises ValueError if it cannot be
+    imported."""
+    name = _read_name(handler)
+    if inspect.ismethod(handler) and (owner := _read_name(handler.__self__)).qualname:
+        name = HandlerName(owner.module, f"{owner.qualname}.{handler.__name__}")
     if reason := _find_obstacle(handler, name):
         raise ValueError(
             f"The task function {name} cannot run in a child process: {reason}. "
@@ -39,6 +43,12 @@ def name_handler(handler: Callable[..., Any]) -> HandlerName:
 def load_handler(name: HandlerName) -> Handler:
     """Import the function of this name. Raises what its module raises, and AttributeError."""
     return attrgetter(name.qualname)(importlib.import_module(name.module))
+
+
+def _read_name(definition: object) -> HandlerName:
+    """Return the name that a function or a class carries; parts that are missing are empty."""
+    module, qualname = (getattr(definition, name, None) for name in ("__module__", "__qualname__"))
+    return HandlerName(str(module or ""), str(qualname or ""))
 
 
 def _find_obstacle(handler: object, name: HandlerName) -> str:
@@ -53,7 +63,7 @@ def _find_obstacle(handler: object, name: HandlerName) -> str:
         found = attrgetter(name.qualname)(sys.modules[name.module])
     except (KeyError, AttributeError):
         return "its module has no such name"
-    return "" if found is handler else "its module has another object under this name"
+    return "" if found == handler else "its module has another object under this name"
 
 
 def _can_import_main() -> bool:

@@ -21,13 +21,14 @@ from contextlib import contextmanager
 from socket import socket, socketpair
 from typing import Any
 
-from headrace.model.job import LeasedJob
-from headrace.queue.tasks import Handler
-from headrace.worker.child_main import ChildOptions, JobReport, JobRequest
+from headrace.model.job import AttemptRecord, LeasedJob
+from headrace.queue.tasks import Bury, CannotRunYet, Handler, RetryLater, Snooze
+from headrace.worker.child_main import ChildOptions, JobReport, JobRequest, TaskErrorReport
 from headrace.worker.child_process import JobInterrupted, ProcessEnded, TaskProcess
 from headrace.worker.failures import (
     BuriedInProcess,
     ExecutorClosed,
+    ProcessTraceback,
     TaskFailedInProcess,
     TaskProcessDied,
     describe_exit,
@@ -64,23 +65,24 @@ class ProcessExecutor:
         if memory_bytes is not None and not is_memory_measured():
             log.warning("cannot limit the memory of tasks on this system", extra={"action": "memory_unlimited"})
 
-    async def run(self, handler: Handler, job: LeasedJob, timeout_s: float | None) -> None:
-        """Run a task function with a job in a child process. Waits for a free process if all are busy.
+    async def run(self, handler: Handler, job: LeasedJob, timeout_s: float | None) -> AttemptRecord | None:
+        """Run a task function with a job in a child process. Waits for a free process if all are busy. Return the
+        record that it returned; None for any other value.
 
         `timeout_s` counts from the start of the function; None: no limit. If it is exceeded or the caller is cancelled,
         the process is ended, and this method returns when it has ended: the task no longer runs then. A caller that is
         cancelled again does not wait.
 
-        Raises ValueError for a function that cannot be imported, TimeLimitExceeded (a TimeoutError), Bury if the task
-        raised it, TaskProcessDied if the process ended, TaskFailedInProcess for all other errors of the task, and
-        ExecutorClosed.
+        Raises ValueError for a function that cannot be imported, TimeLimitExceeded (a TimeoutError), Bury, RetryLater,
+        Snooze and CannotRunYet if the task raised them, TaskProcessDied if the process ended, TaskFailedInProcess for
+        all other errors of the task, and ExecutorClosed.
         """
         process_job = ProcessJob(self._pool, JobRequest(name_handler(handler), job), timeout_s)
         call = self._threads.submit(process_job.run, job.task)
         self._running[call] = process_job
         call.future.add_done_callback(lambda _: self._running.pop(call, None))
         try:
-            await asyncio.shield(call.future)
+            result = await asyncio.shield(call.future)
         except asyncio.CancelledError:
             if process_job.cancel():
                 await asyncio.wait([call.future])
@@ -88,6 +90,7 @@ class ProcessExecutor:
                 self._threads.abandon(call)  # it has not started
                 call.future.cancel()
             raise
+        return result if isinstance(result, AttemptRecord) else None
 
     async def close(self, timeout_s: float) -> None:
         """End all children and wait until they have ended. Idle children end by themselves, busy ones get SIGTERM; what
@@ -179,14 +182,17 @@ class ProcessJob:
         self._is_cancelled = False
         self._interrupt: socket | None = None  # written to end the process; None: the job does not run
 
-    def run(self) -> None:
-        """Run the job and return when it has succeeded. Raises as `ProcessExecutor.run` does."""
+    def run(self) -> AttemptRecord | None:
+        """Run the job and return the record of its function when it has succeeded. Raises as `ProcessExecutor.run`
+        does."""
         with self._accept_cancel() as interrupt:
             try:
                 report = self._run_once(interrupt, is_repeatable=True)
             except ProcessEnded:  # an idle process was killed: the task was not called, so another process may run it
                 report = self._run_once(interrupt, is_repeatable=False)
-        _raise_error(report)
+        if report.error is not None:
+            raise _build_error(report.error)
+        return report.record
 
     def cancel(self, kill_after_s: float | None = None) -> bool:
         """End the process of this job, with SIGKILL after `kill_after_s` (default: that of the executor). Return False
@@ -239,14 +245,24 @@ class ProcessJob:
         return report
 
 
-def _raise_error(report: JobReport) -> None:
-    """Raise the error of a task, if it failed."""
-    if (error := report.error) is None:
-        return
-    if error.is_bury:
-        raise BuriedInProcess(error.message, error.traceback_text)
-    message = f"{error.class_name.removeprefix('builtins.')}: {error.message}"
-    raise TaskFailedInProcess(message, class_name=error.class_name, traceback_text=error.traceback_text)
+def _build_error(report: TaskErrorReport) -> Exception:
+    """Return the error of a task that failed."""
+    failure = report.failure
+    error: Exception
+    match report.instruction:
+        case Bury.__name__:
+            error = BuriedInProcess(failure)
+        case RetryLater.__name__:
+            error = RetryLater(report.after_s, failure.message)
+        case Snooze.__name__:
+            error = Snooze(report.after_s, failure.message)
+        case CannotRunYet.__name__:
+            error = CannotRunYet(failure.message)
+        case _:
+            message = f"{failure.class_name.removeprefix('builtins.')}: {failure.message}"
+            return TaskFailedInProcess(message, failure=failure, choice=report.choice)
+    error.__cause__ = ProcessTraceback(failure)
+    return error
 
 
 def _describe_death(handler: HandlerName, exit_code: int, is_started: bool) -> TaskProcessDied:

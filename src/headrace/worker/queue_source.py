@@ -15,7 +15,7 @@ from headrace.queue.scripts import Deferral, LeasedJobs, Stubs
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import ScriptCall, run
 from headrace.worker.options import WorkerOptions
-from headrace.worker.results import DEFER_OUTCOMES
+from headrace.worker.results import DEFER_OUTCOMES, Records
 
 T = TypeVar("T")
 
@@ -113,13 +113,13 @@ class QueueShard:
                         answer.set_result(flag)
         self._beginning = None
 
-    async def ack(self, done: Sequence[tuple[LeasedJob, int]]) -> Sequence[bool]:
+    async def ack(self, done: Sequence[tuple[LeasedJob, int]], records: Records) -> Sequence[bool]:
         return await self._run(self._stubs.ack(self._number, done, int(self._options.keep_done_s * 1000)))
 
-    async def nack(self, failed: Sequence[tuple[LeasedJob, int, str]]) -> Sequence[bool]:
+    async def nack(self, failed: Sequence[tuple[LeasedJob, int, str]], records: Records) -> Sequence[bool]:
         return [answer > 0 for answer in await self._run(self._stubs.nack(self._number, failed))]
 
-    async def bury(self, buried: Sequence[tuple[LeasedJob, str]]) -> Sequence[bool]:
+    async def bury(self, buried: Sequence[tuple[LeasedJob, str]], records: Records) -> Sequence[bool]:
         return await self._run(self._stubs.bury(self._number, buried))
 
     async def defer(self, deferrals: Sequence[Deferral]) -> Sequence[str]:

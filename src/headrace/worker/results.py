@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from headrace.errors import LeaseLost
-from headrace.model.job import LeasedJob
+from headrace.model.job import AttemptRecord, LeasedJob
 from headrace.queue.scripts import Deferral
 from headrace.queue.worker_metrics import BURY, DEFER, LOST, NACK, RECLAIM, WorkerMetrics
 
@@ -18,14 +18,19 @@ DEFER_OUTCOMES = {Deferral.DEFERRED: DEFER, Deferral.BURIED: BURY, Deferral.LOST
 """Outcomes by the codes of the scripts `defer`."""
 
 
+Records = Mapping[str, AttemptRecord]
+"""Records of ended attempts, by lease."""
+
+
 class ResultReceiver(Protocol):
-    """Applies results. The methods return for each job whether its result was applied; False: its lease was lost."""
+    """Applies results. The methods return for each job whether its result was applied; False: its lease was lost. A
+    record among `records` is kept together with the result of its job."""
 
-    async def ack(self, done: Sequence[tuple[LeasedJob, int]]) -> Sequence[bool]: ...
+    async def ack(self, done: Sequence[tuple[LeasedJob, int]], records: Records) -> Sequence[bool]: ...
 
-    async def nack(self, failed: Sequence[tuple[LeasedJob, int, str]]) -> Sequence[bool]: ...
+    async def nack(self, failed: Sequence[tuple[LeasedJob, int, str]], records: Records) -> Sequence[bool]: ...
 
-    async def bury(self, buried: Sequence[tuple[LeasedJob, str]]) -> Sequence[bool]: ...
+    async def bury(self, buried: Sequence[tuple[LeasedJob, str]], records: Records) -> Sequence[bool]: ...
 
     async def defer(self, deferrals: Sequence[Deferral]) -> Sequence[str]:
         """Give jobs back. Return for each its outcome: DEFER, BURY or LOST."""
@@ -44,6 +49,7 @@ class JobResults:
     buried: list[tuple[LeasedJob, str]] = field(default_factory=list[tuple[LeasedJob, str]])  # job and error
     deferred: list[Deferral] = field(default_factory=list[Deferral])
     returned: list[LeasedJob] = field(default_factory=list[LeasedJob])  # not started, or not finished in time
+    records: dict[str, AttemptRecord] = field(default_factory=dict[str, AttemptRecord])  # by lease
 
     def __bool__(self) -> bool:
         return bool(self.done or self.failed or self.buried or self.deferred or self.returned)
@@ -62,6 +68,7 @@ class JobResults:
         self.buried[:0] = earlier.buried
         self.deferred[:0] = earlier.deferred
         self.returned[:0] = earlier.returned
+        self.records.update(earlier.records)
 
 
 async def report_results(results: JobResults, receiver: ResultReceiver, metrics: WorkerMetrics) -> None:
@@ -69,7 +76,7 @@ async def report_results(results: JobResults, receiver: ResultReceiver, metrics:
     repeats only the rest. Repeating a call is safe, because the lease is checked."""
     lost = 0
     if results.done:
-        applied = await receiver.ack(results.done)
+        applied = await receiver.ack(results.done, results.records)
         for (job, run_ms), flag in zip(results.done, applied, strict=True):
             if flag:
                 metrics.record_ack(job.queue, job.task, run_ms)
@@ -78,13 +85,14 @@ async def report_results(results: JobResults, receiver: ResultReceiver, metrics:
                 lost += 1
         results.done = []
     if results.failed:
-        nacked = await receiver.nack(results.failed)
+        nacked = await receiver.nack(results.failed, results.records)
         lost += count_outcomes(metrics, [job for job, _, _ in results.failed], _name_outcomes(nacked, NACK))
         results.failed = []
     if results.buried:
-        buried = await receiver.bury(results.buried)
+        buried = await receiver.bury(results.buried, results.records)
         lost += count_outcomes(metrics, [job for job, _ in results.buried], _name_outcomes(buried, BURY))
         results.buried = []
+    results.records = {}
     if results.deferred:
         lost += count_outcomes(metrics, [each.job for each in results.deferred], await receiver.defer(results.deferred))
         results.deferred = []

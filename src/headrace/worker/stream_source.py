@@ -27,7 +27,7 @@ from headrace.valkey.connect import AsyncValkey, Valkey, connect_async
 from headrace.valkey.scripts import ScriptCall, run, run_async
 from headrace.valkey.stream_groups import create_group, translate_group_errors
 from headrace.worker.options import WorkerOptions
-from headrace.worker.results import DEFER_OUTCOMES
+from headrace.worker.results import DEFER_OUTCOMES, Records
 from headrace.worker.wake import ANSWER_S
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ GONE_AFTER_LEASES = 10  # a consumer of Headrace that is idle for this many leas
 
 class StreamGroup:
     """A consumer group, as seen by one worker. `ref` is the name of the group in history. `on_due` is called when a
-    retry that this worker has learned of is due."""
+    retry that this worker has learned of is due. Records of attempts are ignored: a stream has no place for them."""
 
     def __init__(
         self,
@@ -118,15 +118,15 @@ class StreamGroup:
         """Return True: the server has counted the delivery."""
         return True
 
-    async def ack(self, done: Sequence[tuple[LeasedJob, int]]) -> Sequence[bool]:
+    async def ack(self, done: Sequence[tuple[LeasedJob, int]], records: Records) -> Sequence[bool]:
         return await self._run(self._stubs.ack((_parse_lease(job), run_ms) for job, run_ms in done))
 
-    async def nack(self, failed: Sequence[tuple[LeasedJob, int, str]]) -> Sequence[bool]:
+    async def nack(self, failed: Sequence[tuple[LeasedJob, int, str]], records: Records) -> Sequence[bool]:
         answers = await self._run(self._stubs.nack((_parse_lease(job), delay_ms) for job, delay_ms, _ in failed))
         self._expect_due(min(delay_ms for _, delay_ms, _ in failed) / 1000)
         return answers
 
-    async def bury(self, buried: Sequence[tuple[LeasedJob, str]]) -> Sequence[bool]:
+    async def bury(self, buried: Sequence[tuple[LeasedJob, str]], records: Records) -> Sequence[bool]:
         return await self._run(self._stubs.bury((_parse_lease(job), reason) for job, reason in buried))
 
     async def defer(self, deferrals: Sequence[Deferral]) -> Sequence[str]:

@@ -19,7 +19,7 @@ from headrace.worker.stream_source import StreamGroup, StreamWait
 
 class StreamWorker:
     """Worker of a consumer group. It runs until `stop` is set, then finishes or returns its entries. `ref` is the name
-    of the group in history."""
+    of the group in history. Records that tasks return are not kept, and their progress is not shown."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import cast
 
-from headrace.model.job import CancelReason, LeasedJob
+from headrace.model.job import AttemptRecord, CancelReason, LeasedJob
 from headrace.queue.tasks import PROCESS, RegisteredTask, Tasks
 from headrace.worker.failures import TaskRaisedExit, TimeLimitExceeded
 from headrace.worker.processes import ProcessExecutor, check_handler
@@ -42,31 +42,37 @@ class TaskRunner:
             return ""
         return f"{self._threads.abandoned} threads exceeded their time limit and still run"
 
-    async def run(self, task: RegisteredTask, job: LeasedJob) -> None:
-        """Run a task's function. Raises what it raises, and TimeoutError if it takes longer than the task's time limit,
+    async def run(self, task: RegisteredTask, job: LeasedJob) -> AttemptRecord | None:
+        """Run a task's function, within `task.around` if there is one. Return the record that it returned; None for any
+        other value. Raises what it raises, and TimeoutError if the function takes longer than the task's time limit,
         which starts with the function."""
+        try:
+            if task.around is None:
+                result = await self._call(task, job)
+            else:
+                result = await task.around(job, partial(self._call, task, job))
+        except SystemExit as error:  # would end the event loop
+            raise TaskRaisedExit(f"The task raised SystemExit: {error}") from error
+        return result if isinstance(result, AttemptRecord) else None
+
+    async def _call(self, task: RegisteredTask, job: LeasedJob) -> object:
+        """Call a task's function where it belongs, under its time limit, and return its result. The result of a child
+        process is an AttemptRecord or None."""
         if task.pool == PROCESS:
             if self._processes is None:
                 self._processes = ProcessExecutor(self._concurrency, self._process_memory)
-            await self._processes.run(task.handler, job, task.timeout_s)
-        elif not task.is_async:
+            return await self._processes.run(task.handler, job, task.timeout_s)
+        if not task.is_async:
             try:
-                await self._threads.run(partial(task.handler, job), task.timeout_s, f"task {task.name}, job {job.id}")
+                label = f"task {task.name}, job {job.id}"
+                return await self._threads.run(partial(task.handler, job), task.timeout_s, label)
             except TimeLimitExceeded:
                 job.cancel(CancelReason.TIMEOUT)  # its thread goes on and may call `check`
                 raise
-        else:
-            await self._run_async(task, job)
-
-    async def _run_async(self, task: RegisteredTask, job: LeasedJob) -> None:
-        try:
-            if task.timeout_s is None:
-                await cast(Awaitable[None], task.handler(job))
-            else:
-                async with asyncio.timeout(task.timeout_s):
-                    await cast(Awaitable[None], task.handler(job))
-        except SystemExit as error:  # would end the event loop
-            raise TaskRaisedExit(f"The task raised SystemExit: {error}") from error
+        if task.timeout_s is None:
+            return await cast(Awaitable[object], task.handler(job))
+        async with asyncio.timeout(task.timeout_s):
+            return await cast(Awaitable[object], task.handler(job))
 
     def can_cancel(self, task: RegisteredTask) -> bool:
         """Return whether cancelling `run` ends the task's function: not if it runs in a thread."""
