@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, NoReturn, Protocol, Union
+from typing import Any, NoReturn, Protocol, Union, runtime_checkable
 
 import msgspec
 
@@ -48,6 +48,33 @@ class Codec(Protocol):
         """Return the codec of a task. Raises TaskInvalid if it cannot handle an annotation. Called on first use and
         when a worker starts."""
         ...
+
+
+@runtime_checkable
+class SeveralFormats(Protocol):
+    """An ArgumentCodec that chooses the format of each job, for example plain JSON for small arguments. Its Codec lists
+    the names of all formats in `formats`."""
+
+    def encode_named(self, arguments: Mapping[str, Any]) -> tuple[str, bytes]:
+        """Return the name of the format, and the encoded arguments. Raises ArgumentsInvalid."""
+        ...
+
+    def decode_from(self, name: str, body: bytes) -> dict[str, Any]:
+        """Return the arguments, encoded in the format `name`. Raises UnknownArguments or Undecodable."""
+        ...
+
+
+def list_formats(codec: Codec) -> tuple[str, ...]:
+    """Return the names of the formats that a codec can decode."""
+    return getattr(codec, "formats", None) or (codec.name,)
+
+
+def encode_named(codec: Codec, prepared: ArgumentCodec, arguments: Mapping[str, Any]) -> tuple[str, bytes]:
+    """Return the name of the format that the arguments are stored in, and the encoded arguments. Raises
+    ArgumentsInvalid."""
+    if isinstance(prepared, SeveralFormats):
+        return prepared.encode_named(arguments)
+    return codec.name, prepared.encode(arguments)
 
 
 class Json:

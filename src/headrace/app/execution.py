@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import AsyncExitStack, contextmanager
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.app.codec import ArgumentCodec, Json, Undecodable, UnknownArguments
+from headrace.app.codec import ArgumentCodec, Json, SeveralFormats, Undecodable, UnknownArguments, list_formats
 from headrace.app.context import RunningJob, current_running, set_env
 from headrace.app.dependencies import DependencyPlan, JobValues
 from headrace.app.duration import to_ms, to_seconds
@@ -24,7 +25,7 @@ from headrace.app.middleware import Middleware, overrides
 from headrace.app.records import make_failure_record, make_result_record
 from headrace.model.envelope import JSON_CODEC, Envelope, split_flow_type, unpack_payload
 from headrace.model.job import AttemptRecord, LeasedJob
-from headrace.queue.tasks import PROCESS, Bury, CannotRunYet, Handler, RegisteredTask, TaskFailure
+from headrace.queue.tasks import PROCESS, THREAD, Bury, CannotRunYet, Handler, RegisteredTask, TaskFailure
 
 if TYPE_CHECKING:
     from headrace.app.headrace import AppRuntime
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _prepared: ContextVar[PreparedJob | None] = ContextVar("headrace_prepared_job", default=None)
+
+returned_values: ContextVar[list[object] | None] = ContextVar("headrace_returned_values", default=None)
+"""Set by tests: the results of the jobs of this context are appended to the list, the final one last."""
 
 
 @dataclass
@@ -64,10 +68,11 @@ class TaskExecution:
             return RegisteredTask(name, self._raw_handler, timeout_s, *retry, settings.pool, policy)
         self.check()
         handler: Handler = cast(Any, self._task).handle
-        if settings.pool == PROCESS:
+        if self._is_in_child:
             handler = cast(Handler, cast(Any, self._task).handle_in_process)
         around = self.around if self._needs_loop else None
-        return RegisteredTask(name, handler, timeout_s, None, None, settings.pool, policy=self, around=around)
+        pool = PROCESS if self._is_in_child else THREAD
+        return RegisteredTask(name, handler, timeout_s, None, None, pool, policy=self, around=around)
 
     def check(self) -> None:
         """Raise TaskInvalid if annotations cannot be resolved or decoded, or dependencies cannot be provided."""
@@ -110,11 +115,17 @@ class TaskExecution:
         """Whether `around` has something to do."""
         if self._around_loop:
             return True
-        return not self._is_async and self._task.settings.pool != PROCESS and self.plan.needs_loop
+        return not self._is_async and not self._is_in_child and self.plan.needs_loop
+
+    @cached_property
+    def _is_in_child(self) -> bool:
+        """Whether the function runs in a child process."""
+        return self._task.settings.pool == PROCESS and self._task.app.uses_processes
 
     def reset(self) -> None:
         """Forget what depends on the app: it has changed."""
-        for name in ("plan", "_middleware", "_around_loop", "_around_call", "_needs_loop", "_is_simple"):
+        cached = ("plan", "_middleware", "_around_loop", "_around_call", "_needs_loop", "_is_simple", "_is_in_child")
+        for name in cached:
             self.__dict__.pop(name, None)
 
     @cached_property
@@ -127,7 +138,7 @@ class TaskExecution:
         """Run the middleware of a job on the event loop, around the function."""
         prepared = self._prepare(job, asyncio.get_running_loop())
         _prepared.set(prepared)
-        if prepared.values is not None and not self._is_async and self._task.settings.pool != PROCESS:
+        if prepared.values is not None and not self._is_async and not self._is_in_child:
             async with prepared.values.async_stack:
                 await prepared.values.create_on_loop(everything=False)
                 return await self._run_middleware(prepared, call)
@@ -154,9 +165,7 @@ class TaskExecution:
         """Run an async function on the event loop."""
         if self._task.signature.is_raw:
             return await self._task.function(job)
-        prepared = _prepared.get()
-        if prepared is None:
-            prepared = self._prepare(job, asyncio.get_running_loop())
+        prepared = _find_prepared(job) or self._prepare(job, asyncio.get_running_loop())
         value: object = None  # of a function whose error was suppressed by a dependency
         if prepared.values is None:
             value = await self._task.function(**prepared.arguments)
@@ -171,10 +180,7 @@ class TaskExecution:
         """Run a function in the current thread."""
         if self._task.signature.is_raw:
             return self._task.function(job)
-        prepared = _prepared.get()
-        if prepared is None:
-            prepared = self._prepare(job, self._runtime.loop)
-        return self._call(prepared)
+        return self._call(_find_prepared(job) or self._prepare(job, self._runtime.loop))
 
     def _call(self, prepared: PreparedJob) -> AttemptRecord | None:
         step: Callable[[], object] = partial(self._call_function, prepared)
@@ -194,17 +200,31 @@ class TaskExecution:
         """Run a function in a child process. Values that need an event loop are created on one in another thread."""
         if self._task.signature.is_raw:
             return self._task.function(job)
+        return copy_context().run(self._run_in_child, job)  # what it sets must not be visible to the next job
+
+    def _run_in_child(self, job: LeasedJob) -> AttemptRecord | None:
         runtime = self._task.app.start_in_child()
         prepared = self._prepare(job, runtime.loop)
         if self._is_async:
             return runtime.run(self._run_on_child_loop(job, prepared))
         if prepared.values is None:
             return self._call(prepared)
-        runtime.run(prepared.values.create_on_loop(everything=False))
-        try:
+        with self._run_stack(runtime, prepared.values.async_stack):
+            runtime.run(prepared.values.create_on_loop(everything=False))
             return self._call(prepared)
-        finally:
-            runtime.run(prepared.values.async_stack.aclose())
+        return None  # an error of the function was suppressed by a dependency
+
+    @contextmanager
+    def _run_stack(self, runtime: AppRuntime, stack: AsyncExitStack) -> Generator[None]:
+        """Enter an asynchronous stack on the event loop of a child process, from another thread."""
+        runtime.run(stack.__aenter__())
+        try:
+            yield
+        except BaseException as error:
+            if not runtime.run(stack.__aexit__(type(error), error, error.__traceback__)):
+                raise
+        else:
+            runtime.run(stack.__aexit__(None, None, None))
 
     async def _run_on_child_loop(self, job: LeasedJob, prepared: PreparedJob) -> AttemptRecord | None:
         _prepared.set(prepared)
@@ -216,8 +236,7 @@ class TaskExecution:
         """Decode the arguments, and set the context of the job. Raises CannotRunYet or Bury."""
         envelope = self._open(job)
         try:
-            codec = self._plain_codec if envelope.codec != self._task.codec.name else self._task.prepare_codec()
-            arguments = codec.decode(envelope.body)
+            arguments = self.decode(envelope)
         except UnknownArguments as error:
             raise CannotRunYet(
                 f"Task {self._task.name!r} has no such argument here: {error}. Newer code may have it."
@@ -238,11 +257,20 @@ class TaskExecution:
             envelope = unpack_payload(job.payload, has_envelope=has_envelope)
         except ValueError as error:
             raise Bury(str(error)) from error
-        if envelope.codec not in (self._task.codec.name, JSON_CODEC):
+        if envelope.codec not in (*list_formats(self._task.codec), JSON_CODEC):
             raise CannotRunYet(
                 f"Task {self._task.name!r} has no codec {envelope.codec!r} here. Newer code may have it."
             )
         return envelope
+
+    def decode(self, envelope: Envelope) -> dict[str, Any]:
+        """Return the arguments. Raises UnknownArguments or Undecodable."""
+        if envelope.codec not in list_formats(self._task.codec):
+            return self._plain_codec.decode(envelope.body)
+        codec = self._task.prepare_codec()
+        if isinstance(codec, SeveralFormats):
+            return codec.decode_from(envelope.codec, envelope.body)
+        return codec.decode(envelope.body)
 
     @property
     def _runtime(self) -> AppRuntime:
@@ -251,6 +279,8 @@ class TaskExecution:
     # Results and failures
 
     def _make_record(self, job: LeasedJob, value: object) -> AttemptRecord | None:
+        if (values := returned_values.get()) is not None:
+            values.append(value)
         if self._task.settings.result_ttl is None:
             return None
         return make_result_record(self._task, job, value, to_ms(self._task.settings.result_ttl))
@@ -262,3 +292,9 @@ class TaskExecution:
         if self._task.settings.result_ttl is None:
             return None
         return make_failure_record(job, failure, is_final, to_ms(self._task.settings.result_ttl))
+
+
+def _find_prepared(job: LeasedJob) -> PreparedJob | None:
+    """Return what `around` has prepared for this job; None if the job has no `around`."""
+    prepared = _prepared.get()
+    return prepared if prepared is not None and prepared.job is job else None

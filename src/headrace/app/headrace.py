@@ -86,6 +86,8 @@ class Headrace(Tasks):
         """What the lifespan has yielded."""
         self.is_stopping = False
         self.overrides: Mapping[Provider, Provider] = {}
+        self.uses_processes = True
+        """False in tests: tasks of the process pool run in threads."""
         self.transport: Transport = ServerTransport(self._read_settings)
         self._url = url
         self._postgres = postgres
@@ -217,6 +219,11 @@ class Headrace(Tasks):
                     outgoing[number].accepted = accepted
         return [self._make_handle(*each) for each in zip(specs, outgoing, strict=True)]
 
+    def make_job(self, spec: JobSpec[Any]) -> tuple[QueueRef, NewJob]:
+        """Return the queue of a job, and the job as it is enqueued, without middleware. Raises NoEnvironment."""
+        sent = self._make_outgoing(spec)
+        return sent.queue, _make_job(spec, sent)
+
     def _make_outgoing(self, spec: JobSpec[Any]) -> Outgoing:
         options = spec.options
         flow = options.get("flow")
@@ -262,6 +269,7 @@ class Headrace(Tasks):
     @asynccontextmanager
     async def run_lifespan(self) -> AsyncGenerator[None]:
         """Run the lifespan, and close shared values after it. A worker does so around its jobs."""
+        outer = self._runtime, self._runtime_pid, self.state  # of a job that runs another one inline, in tests
         self._runtime, self._runtime_pid = AppRuntime(asyncio.get_running_loop()), os.getpid()
         runtime = self._runtime
         self.is_stopping = False
@@ -278,7 +286,7 @@ class Headrace(Tasks):
                     finally:
                         await runtime.shared.close()
         finally:
-            self._runtime, self.state = None, None
+            self._runtime, self._runtime_pid, self.state = outer
 
     def start_in_child(self) -> AppRuntime:
         """Start an event loop in a thread of this child process, and run the lifespan on it, at the first job."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast
 
-from headrace.app.codec import ArgumentCodec, Codec
+from headrace.app.codec import ArgumentCodec, Codec, encode_named
 from headrace.app.dependencies import Dependency
 from headrace.app.duration import Seconds, count_ms_until, to_ms
 from headrace.app.execution import TaskExecution
@@ -123,7 +123,7 @@ class Task(Generic[P, T_co]):
         self.signature = TaskSignature(function, name)
         self._tasks = tasks
         self._options: JobOptions = {}
-        self._codec: ArgumentCodec | None = None
+        self._prepared: list[ArgumentCodec] = []  # 0 or 1 element; shared with the copies that `using` makes
         self.execution = TaskExecution(self)
         if settings.external and settings.pool == PROCESS:
             raise TaskInvalid(f"Task {name!r} ({locate(function)}) is external: it has no pool.")
@@ -150,9 +150,9 @@ class Task(Generic[P, T_co]):
 
     def prepare_codec(self) -> ArgumentCodec:
         """Return the codec of the arguments. Raises TaskInvalid."""
-        if self._codec is None:
-            self._codec = self.codec.prepare(self.signature)
-        return self._codec
+        if not self._prepared:
+            self._prepared.append(self.codec.prepare(self.signature))
+        return self._prepared[0]
 
     @property
     def retry(self) -> Retry:
@@ -192,11 +192,11 @@ class Task(Generic[P, T_co]):
         for name, value in arguments.items():
             if isinstance(value, Dependency):
                 raise ArgumentsInvalid(f"Task {self.name!r}: {name!r} is a dependency. Nothing was written.")
-        body = self.prepare_codec().encode(arguments)
+        name, body = encode_named(self.codec, self.prepare_codec(), arguments)
         options = self._options
         if "id" in options:
-            return JobSpec(self, arguments, body, self.codec.name, options, options["id"])
-        return JobSpec(self, arguments, body, self.codec.name, options)
+            return JobSpec(self, arguments, body, name, options, options["id"])
+        return JobSpec(self, arguments, body, name, options)
 
     def using(self, **options: Unpack[JobOptions]) -> Self:
         """Return this task with other options: `send.using(delay=5).enqueue(...)`. Raises TypeError for an unknown

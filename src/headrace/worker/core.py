@@ -25,17 +25,16 @@ from functools import partial
 from typing import Any, Protocol, cast
 
 from headrace.errors import HeadraceError, QueueUnavailable
-from headrace.model.job import CancelReason, JobCancelled, JobLeaseState, LeasedJob
+from headrace.model.job import CancelReason, JobLeaseState, LeasedJob
 from headrace.queue.job_context import running_job
 from headrace.queue.registry import RunningTask, WorkerRegistration
 from headrace.queue.scripts import MAX_EXCLUDED_TASKS, Deferral, LeasedJobs
-from headrace.queue.tasks import Bury, CannotRunYet, RegisteredTask, RetryLater, Snooze, Tasks
-from headrace.queue.validate import MAX_DELAY_MS
+from headrace.queue.tasks import RegisteredTask, Tasks
 from headrace.queue.worker_metrics import LOST, WorkerMetrics, WorkerStatus, find_oldest
 from headrace.runtime.backoff import Backoff
 from headrace.runtime.loop import is_cancelling
 from headrace.valkey.connect import ScriptError, Valkey
-from headrace.worker.failures import TaskFailedInProcess, choose_retry, describe_failure
+from headrace.worker.failures import FailureAction, decide_failure, describe_failure
 from headrace.worker.heartbeat import Heartbeats, LoopMonitor
 from headrace.worker.options import WorkerOptions
 from headrace.worker.reconnect import ReconnectPolicy, SourceConnection
@@ -463,34 +462,21 @@ class WorkerCore:
 
     def _add_failure(self, results: JobResults, task: RegisteredTask, job: LeasedJob, error: BaseException) -> None:
         """Add the result of a job whose task raised an error. Called while the error is handled."""
-        if isinstance(error, JobCancelled) and job.cancel_reason == CancelReason.REQUESTED:
-            results.deferred.append(Deferral(job, 0, 0))
-        elif isinstance(error, Snooze):
-            delay_ms = _convert_to_ms(error.after_s)
-            results.deferred.append(Deferral(job, delay_ms, delay_ms))
-        elif isinstance(error, CannotRunYet):
-            self._defer_outdated(results, job, error)
-        else:
-            delay_ms = self._choose_delay_ms(task, job, error)
-            self._record_failed_attempt(results, task, job, error, is_final=delay_ms is None)
-            if delay_ms is None:
+        decision = decide_failure(task, job, error, self._options)
+        match decision.action:
+            case FailureAction.CANCEL | FailureAction.SNOOZE:
+                results.deferred.append(Deferral(job, decision.delay_ms, decision.delay_ms))
+                return
+            case FailureAction.WAIT:
+                self._defer_outdated(results, job, error)
+                return
+            case FailureAction.BURY:
                 results.buried.append((job, format_short_traceback()))
-            else:
-                results.failed.append((job, delay_ms, format_short_traceback()))
-            log_failed_job(job, error, delay_ms)
-
-    def _choose_delay_ms(self, task: RegisteredTask, job: LeasedJob, error: BaseException) -> int | None:
-        """Return the delay of the retry of a failed job, in milliseconds; None: it is buried."""
-        if isinstance(error, Bury) or job.attempt >= job.max_attempts:
-            return None
-        if isinstance(error, RetryLater):
-            return _convert_to_ms(error.after_s)
-        choice = error.choice if isinstance(error, TaskFailedInProcess) else None
-        if choice is None and task.policy is not None:
-            choice = choose_retry(task.policy, error, job.attempt)
-        if choice is None or choice.is_default:
-            return self._options.retry_delay_ms(task, job.attempt)
-        return None if choice.delay_s is None else _convert_to_ms(choice.delay_s)
+            case FailureAction.RETRY:
+                results.failed.append((job, decision.delay_ms, format_short_traceback()))
+        is_final = decision.action is FailureAction.BURY
+        self._record_failed_attempt(results, task, job, error, is_final=is_final)
+        log_failed_job(job, error, None if is_final else decision.delay_ms)
 
     def _record_failed_attempt(
         self, results: JobResults, task: RegisteredTask, job: LeasedJob, error: BaseException, *, is_final: bool
@@ -510,7 +496,7 @@ class WorkerCore:
         if record is not None:
             results.records[job.lease] = record
 
-    def _defer_outdated(self, results: JobResults, job: LeasedJob, error: CannotRunYet) -> None:
+    def _defer_outdated(self, results: JobResults, job: LeasedJob, error: BaseException) -> None:
         """Give back a job that needs newer code: during a deployment another worker may have it."""
         if job.task not in self._outdated_tasks:
             self._outdated_tasks.add(job.task)
@@ -753,8 +739,3 @@ class WorkerCore:
             lease_s=self._options.lease_s,
             reachable=any(link.connected for link in links),
         )
-
-
-def _convert_to_ms(seconds: float) -> int:
-    """Return a delay that a task has chosen in milliseconds, at most MAX_DELAY_MS."""
-    return int(min(max(0.0, seconds * 1000), MAX_DELAY_MS))

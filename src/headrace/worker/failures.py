@@ -1,5 +1,5 @@
-"""Errors of the executors, whose messages become the error text of the failed job, and descriptions of errors of
-tasks."""
+"""Errors of the executors, whose messages become the error text of the failed job, descriptions of errors of tasks, and
+the decision what happens to a job after an error."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import math
 import signal
 import traceback
 from dataclasses import dataclass
+from enum import StrEnum
 
 from headrace.errors import HeadraceError
-from headrace.queue.tasks import Bury, TaskFailure, TaskPolicy
+from headrace.model.job import CancelReason, JobCancelled, LeasedJob
+from headrace.queue.tasks import Bury, CannotRunYet, RegisteredTask, RetryLater, Snooze, TaskFailure, TaskPolicy
+from headrace.queue.validate import MAX_DELAY_MS
+from headrace.worker.options import WorkerOptions
 
 log = logging.getLogger(__name__)
 
@@ -118,3 +122,54 @@ def choose_retry(policy: TaskPolicy, error: BaseException, attempt: int) -> Retr
         )
         return RetryChoice(is_default=True)
     return RetryChoice(delay_s)
+
+
+class FailureAction(StrEnum):
+    """What happens to a job whose task raised an error."""
+
+    CANCEL = "cancel"  # it is removed, as was requested
+    SNOOZE = "snooze"  # it is deferred, as the task asked
+    WAIT = "wait"  # it is deferred for newer code
+    RETRY = "retry"
+    BURY = "bury"
+
+
+@dataclass(frozen=True)
+class FailureDecision:
+    action: FailureAction
+    delay_ms: int = 0  # until the job runs again, after SNOOZE and RETRY
+
+
+def decide_failure(
+    task: RegisteredTask, job: LeasedJob, error: BaseException, options: WorkerOptions
+) -> FailureDecision:
+    """Decide what happens to a job whose task raised an error."""
+    if isinstance(error, JobCancelled) and job.cancel_reason == CancelReason.REQUESTED:
+        return FailureDecision(FailureAction.CANCEL)
+    if isinstance(error, Snooze):
+        return FailureDecision(FailureAction.SNOOZE, convert_to_ms(error.after_s))
+    if isinstance(error, CannotRunYet):
+        return FailureDecision(FailureAction.WAIT)
+    delay_ms = _choose_delay_ms(task, job, error, options)
+    if delay_ms is None:
+        return FailureDecision(FailureAction.BURY)
+    return FailureDecision(FailureAction.RETRY, delay_ms)
+
+
+def _choose_delay_ms(task: RegisteredTask, job: LeasedJob, error: BaseException, options: WorkerOptions) -> int | None:
+    """Return the delay of the retry of a failed job, in milliseconds; None: it is buried."""
+    if isinstance(error, Bury) or job.attempt >= job.max_attempts:
+        return None
+    if isinstance(error, RetryLater):
+        return convert_to_ms(error.after_s)
+    choice = error.choice if isinstance(error, TaskFailedInProcess) else None
+    if choice is None and task.policy is not None:
+        choice = choose_retry(task.policy, error, job.attempt)
+    if choice is None or choice.is_default:
+        return options.retry_delay_ms(task, job.attempt)
+    return None if choice.delay_s is None else convert_to_ms(choice.delay_s)
+
+
+def convert_to_ms(seconds: float) -> int:
+    """Return a delay that a task has chosen in milliseconds, at most MAX_DELAY_MS."""
+    return int(min(max(0.0, seconds * 1000), MAX_DELAY_MS))
