@@ -29,13 +29,13 @@ from headrace.model.job import CancelReason, JobCancelled, JobLeaseState, Leased
 from headrace.queue.job_context import running_job
 from headrace.queue.registry import RunningTask, WorkerRegistration
 from headrace.queue.scripts import MAX_EXCLUDED_TASKS, Deferral, LeasedJobs
-from headrace.queue.tasks import Bury, CannotRunYet, RegisteredTask, RetryLater, Snooze, Tasks
+from headrace.queue.tasks import CannotRunYet, RegisteredTask, Snooze, Tasks
 from headrace.queue.validate import MAX_DELAY_MS
 from headrace.queue.worker_metrics import LOST, WorkerMetrics, WorkerStatus, find_oldest
 from headrace.runtime.backoff import Backoff
 from headrace.runtime.loop import is_cancelling
 from headrace.valkey.connect import ScriptError, Valkey
-from headrace.worker.failures import TaskFailedInProcess, choose_retry, describe_failure
+from headrace.worker.failures import decide_retry, describe_failure
 from headrace.worker.heartbeat import Heartbeats, LoopMonitor
 from headrace.worker.options import WorkerOptions
 from headrace.worker.reconnect import ReconnectPolicy, SourceConnection
@@ -481,14 +481,8 @@ class WorkerCore:
 
     def _choose_delay_ms(self, task: RegisteredTask, job: LeasedJob, error: BaseException) -> int | None:
         """Return the delay of the retry of a failed job, in milliseconds; None: it is buried."""
-        if isinstance(error, Bury) or job.attempt >= job.max_attempts:
-            return None
-        if isinstance(error, RetryLater):
-            return _convert_to_ms(error.after_s)
-        choice = error.choice if isinstance(error, TaskFailedInProcess) else None
-        if choice is None and task.policy is not None:
-            choice = choose_retry(task.policy, error, job.attempt)
-        if choice is None or choice.is_default:
+        choice = decide_retry(task.policy, job, error)
+        if choice.is_default:
             return self._options.retry_delay_ms(task, job.attempt)
         return None if choice.delay_s is None else _convert_to_ms(choice.delay_s)
 

@@ -10,7 +10,8 @@ import traceback
 from dataclasses import dataclass
 
 from headrace.errors import HeadraceError
-from headrace.queue.tasks import Bury, TaskFailure, TaskPolicy
+from headrace.model.job import LeasedJob
+from headrace.queue.tasks import Bury, RetryLater, TaskFailure, TaskPolicy
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +32,10 @@ class TaskRaisedExit(HeadraceError):
 
 @dataclass(frozen=True)
 class RetryChoice:
-    """Decision of a task's policy after an error."""
+    """Decision about the retry of a failed job."""
 
     delay_s: float | None = None  # None: the job is buried
-    is_default: bool = False  # the policy raised an error: the worker's default applies
+    is_default: bool = False  # there is no policy, or it raised an error: the worker's default applies
 
 
 class ProcessTraceback(Exception):
@@ -103,6 +104,18 @@ def describe_failure(error: BaseException) -> TaskFailure:
     except Exception:  # CPython 3.11 may fail while another thread formats one (python/cpython#106905)
         text = "".join(traceback.format_exception_only(error))
     return TaskFailure(f"{kind.__module__}.{kind.__qualname__}", message, text[-MAX_TRACEBACK_CHARS:])
+
+
+def decide_retry(policy: TaskPolicy | None, job: LeasedJob, error: BaseException) -> RetryChoice:
+    """Return whether and when a job is retried whose attempt failed with an error. `policy` is that of its task."""
+    if isinstance(error, Bury) or job.attempt >= job.max_attempts:
+        return RetryChoice()
+    if isinstance(error, RetryLater):
+        return RetryChoice(error.after_s)
+    choice = error.choice if isinstance(error, TaskFailedInProcess) else None
+    if choice is None and policy is not None:
+        choice = choose_retry(policy, error, job.attempt)
+    return choice or RetryChoice(is_default=True)
 
 
 def choose_retry(policy: TaskPolicy, error: BaseException, attempt: int) -> RetryChoice:
