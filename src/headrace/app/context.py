@@ -16,6 +16,7 @@ from headrace.model.envelope import split_flow_type, unpack_payload
 from headrace.model.job import CancelReason, JobCancelled, LeasedJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.tasks import CannotRunYet, Snooze
+from headrace.runtime.loop import is_cancelling
 from headrace.worker.failures import decide_retry
 
 if TYPE_CHECKING:
@@ -91,12 +92,19 @@ class RunningJob:
         _, has_envelope = split_flow_type(self._leased.flow_type)
         return len(unpack_payload(self._leased.payload, has_envelope=has_envelope).body)
 
+    def is_failure(self, error: BaseException) -> bool:
+        """Return whether this error, raised by the run, fails the attempt: other errors defer the job, or follow from
+        cancelling it. Called by middleware in `running`."""
+        if isinstance(error, asyncio.CancelledError):
+            return not is_cancelling()
+        if isinstance(error, JobCancelled):
+            return self.cancel_reason is not CancelReason.REQUESTED
+        return not isinstance(error, Snooze | CannotRunYet)
+
     def is_final(self, error: BaseException) -> bool:
         """Return whether this error, raised by the run, buries the job: it is the last attempt, or the retry policy
-        allows no other. An error that defers the job, or follows from cancelling it, does not."""
-        if isinstance(error, Snooze | CannotRunYet) or not isinstance(error, Exception):
-            return False
-        if isinstance(error, JobCancelled) and self.cancel_reason is CancelReason.REQUESTED:
+        allows no other. Called by middleware in `running`."""
+        if not self.is_failure(error):
             return False
         task = None if self.app is None else self.app.get(self.task)
         choice = decide_retry(None if task is None else task.policy, self._leased, error)
