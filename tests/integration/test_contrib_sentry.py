@@ -193,6 +193,19 @@ def test_baggage_of_other_middleware_is_kept(app: Headrace, kept: KeptEnvelopes)
     assert kept.transactions[1]["contexts"]["trace"]["trace_id"] == request.trace_id
 
 
+@pytest.mark.filterwarnings("ignore:.*streaming mode:DeprecationWarning")
+def test_errors_are_reported_without_spans_if_the_sdk_streams_them(app: Headrace, kept: KeptEnvelopes) -> None:
+    sentry_sdk.get_client().options["trace_lifecycle"] = "stream"
+
+    @app.task(retry=Retry(attempts=1))
+    def fails() -> None:
+        raise ValueError("no")
+
+    fails.enqueue()
+    run_all(app)
+    assert [each["exception"]["values"][-1]["type"] for each in kept.events] == ["ValueError"]
+
+
 def test_without_sentry_nothing_is_added(app: Headrace) -> None:
     headers: list[dict[str, str]] = []
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from headrace.app.context import parse_env, use_env
 from headrace.app.headrace import Headrace
@@ -52,18 +52,21 @@ class TenantMiddleware:
             await self._app(scope, receive, send)
 
 
-def lifespan(
-    queue: Headrace,
-    yours: Callable[[Any], AbstractAsyncContextManager[S]] | None = None,
-    *,
-    worker: bool = False,
-) -> Callable[[Any], AbstractAsyncContextManager[S | None]]:
+WebLifespan = Callable[[Any], AbstractAsyncContextManager[S]]
+"""The lifespan of a web application, which is its argument. What it yields is the state of requests."""
+
+
+@overload
+def lifespan(queue: Headrace, yours: None = None, *, worker: bool = False) -> WebLifespan[None]: ...
+@overload
+def lifespan(queue: Headrace, yours: WebLifespan[S], *, worker: bool = False) -> WebLifespan[S]: ...
+def lifespan(queue: Headrace, yours: WebLifespan[Any] | None = None, *, worker: bool = False) -> WebLifespan[Any]:
     """Return the lifespan of a web application: `FastAPI(lifespan=lifespan(queue))`. It closes the connections of the
     queue when the server stops. `yours` is the lifespan of the application itself; what it yields is kept. With
     `worker` a worker runs on the event loop of the server, for development; it installs no signal handlers."""
 
     @asynccontextmanager
-    async def run(app: Any) -> AsyncGenerator[S | None]:
+    async def run(app: Any) -> AsyncGenerator[Any]:
         async with queue, AsyncExitStack() as stack:
             state = None if yours is None else await stack.enter_async_context(yours(app))
             if worker:
