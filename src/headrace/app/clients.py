@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -22,6 +23,7 @@ from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.client import Client, QueueOptions, SyncClient
 from headrace.queue.scripts import WarmCaps
 from headrace.settings import Settings
+from headrace.valkey.connect import find_address
 
 
 def build_queue_options(settings: Settings) -> QueueOptions:
@@ -83,6 +85,12 @@ class ServerTransport:
         self._pid = os.getpid()
         self._sync: SyncClient | None = None
         self._async: WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = WeakKeyDictionary()
+
+    @cached_property
+    def address(self) -> tuple[str, int | None]:
+        """Host and port of Valkey, or the path of its socket and None. Of several servers, the first. Raises
+        ServiceUnavailable if none is configured."""
+        return find_address(resolve_endpoints(self._read_settings(), "redis").redis)
 
     def get_client(self) -> SyncClient:
         """Return the synchronous client of this process. Threads share it."""

@@ -81,7 +81,7 @@ class Headrace(Tasks):
         self.env = None if env is None else parse_env(env)
         self.queue = queue
         self.codec: Codec = codec or Json()
-        self.middleware = tuple(middleware)
+        self._middleware = tuple(middleware)
         self.state: Any = None
         """What the lifespan has yielded."""
         self.is_stopping = False
@@ -98,6 +98,17 @@ class Headrace(Tasks):
         self._runtime: AppRuntime | None = None
         self._runtime_pid = 0
         self._child_lock = threading.Lock()
+
+    @property
+    def middleware(self) -> tuple[Middleware, ...]:
+        """Code around every enqueue and every run; the first is the outermost. A worker that runs keeps the middleware
+        that it was started with."""
+        return self._middleware
+
+    @middleware.setter
+    def middleware(self, middleware: Sequence[Middleware]) -> None:
+        self._middleware = tuple(middleware)
+        self.forget_registered()
 
     # Tasks
 
@@ -231,17 +242,13 @@ class Headrace(Tasks):
             running = current_running.get()
             flow = "" if running is None else running.flow
         headers = dict(options.get("headers", {}))
-        return Outgoing(self.resolve_queue(spec), spec.id, spec.task.name, spec.body, flow, headers)
+        return Outgoing(self.resolve_queue(spec), spec.id, spec.task.name, spec.body, flow, headers, app=self)
 
     def _sending(self, outgoing: Sequence[Outgoing]) -> ExitStack:
-        stack = ExitStack()
-        try:
-            for each in self.middleware:
+        with ExitStack() as stack:
+            for each in self._middleware:
                 stack.enter_context(each.sending(outgoing))
-        except BaseException:
-            stack.close()
-            raise
-        return stack
+            return stack.pop_all()
 
     def _make_handle(self, spec: JobSpec[T], sent: Outgoing) -> JobHandle[T]:
         return JobHandle(spec.id, sent.queue.environment, sent.queue, bool(sent.accepted), self, spec.task)

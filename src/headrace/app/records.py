@@ -67,12 +67,17 @@ def make_failure_record(job: LeasedJob, failure: TaskFailure, is_final: bool, tt
 
 def _pack(state: str, job: LeasedJob, **texts: str) -> bytes:
     head: dict[str, object] = {"state": state, "attempt": job.attempt, "at": time.time_ns() // 1_000_000}
-    head["worker"] = _name_worker(os.getpid())
+    head["worker"] = name_worker()
     return json.dumps(head | {name: text for name, text in texts.items() if text}).encode() + b"\n"
 
 
+def name_worker() -> str:
+    """Return the name of this process in records and traces: its host and process id."""
+    return _name_process(os.getpid())
+
+
 @lru_cache(1)
-def _name_worker(pid: int) -> str:
+def _name_process(pid: int) -> str:
     return f"{socket.gethostname()}:{pid}"
 
 
