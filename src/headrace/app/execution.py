@@ -12,7 +12,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,7 +22,7 @@ from headrace.app.dependencies import DependencyPlan, JobValues
 from headrace.app.duration import to_ms, to_seconds
 from headrace.app.middleware import Middleware, overrides
 from headrace.app.records import make_failure_record, make_result_record
-from headrace.model.envelope import JSON_CODEC, Envelope, split_flow_type, unpack_payload
+from headrace.model.envelope import JSON_CODEC, Envelope, open_payload, unpack_payload
 from headrace.model.job import AttemptRecord, LeasedJob
 from headrace.queue.tasks import PROCESS, Bury, CannotRunYet, Handler, RegisteredTask, TaskFailure
 
@@ -149,7 +149,7 @@ class TaskExecution:
     async def run_async(self, job: LeasedJob) -> AttemptRecord | None:
         """Run an async function on the event loop."""
         if self._task.signature.is_raw:
-            return await self._task.function(job)
+            return await self._task.function(_open_raw(job))
         prepared = _prepared.get()
         if prepared is None:
             prepared = self._prepare(job, asyncio.get_running_loop())
@@ -165,7 +165,7 @@ class TaskExecution:
     def run_in_thread(self, job: LeasedJob) -> AttemptRecord | None:
         """Run a function in the current thread."""
         if self._task.signature.is_raw:
-            return self._task.function(job)
+            return self._task.function(_open_raw(job))
         prepared = _prepared.get()
         if prepared is None:
             prepared = self._prepare(job, self._runtime.loop)
@@ -188,7 +188,7 @@ class TaskExecution:
     def run_in_process(self, job: LeasedJob) -> AttemptRecord | None:
         """Run a function in a child process. Values that need an event loop are created on one in another thread."""
         if self._task.signature.is_raw:
-            return self._task.function(job)
+            return self._task.function(_open_raw(job))
         runtime = self._task.app.start_in_child()
         prepared = self._prepare(job, runtime.loop)
         if self._is_async:
@@ -228,9 +228,8 @@ class TaskExecution:
         return PreparedJob(job, running, arguments, values)
 
     def _open(self, job: LeasedJob) -> Envelope:
-        _, has_envelope = split_flow_type(job.flow_type)
         try:
-            envelope = unpack_payload(job.payload, has_envelope=has_envelope)
+            envelope = unpack_payload(job.payload, has_envelope=job.has_envelope)
         except ValueError as error:
             raise Bury(str(error)) from error
         if envelope.codec not in (self._task.codec.name, JSON_CODEC):
@@ -257,3 +256,10 @@ class TaskExecution:
         if self._task.settings.result_ttl is None:
             return None
         return make_failure_record(job, failure, is_final, to_ms(self._task.settings.result_ttl))
+
+
+def _open_raw(job: LeasedJob) -> LeasedJob:
+    """Return a job for a function that takes it as it is: with its payload, without the envelope."""
+    if not job.has_envelope:
+        return job
+    return replace(job, payload=open_payload(job.payload, has_envelope=True).body, has_envelope=False)
