@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,7 +23,7 @@ from headrace.app.dependencies import DependencyPlan, JobValues
 from headrace.app.duration import to_ms, to_seconds
 from headrace.app.middleware import Middleware, overrides
 from headrace.app.records import make_failure_record, make_result_record
-from headrace.model.envelope import JSON_CODEC, Envelope, split_flow_type, unpack_payload
+from headrace.model.envelope import JSON_CODEC, Envelope, open_payload, unpack_payload
 from headrace.model.job import AttemptRecord, LeasedJob
 from headrace.queue.tasks import PROCESS, THREAD, Bury, CannotRunYet, Handler, RegisteredTask, TaskFailure
 
@@ -164,7 +164,7 @@ class TaskExecution:
     async def run_async(self, job: LeasedJob) -> AttemptRecord | None:
         """Run an async function on the event loop."""
         if self._task.signature.is_raw:
-            return await self._task.function(job)
+            return await self._task.function(_open_raw(job))
         prepared = _find_prepared(job) or self._prepare(job, asyncio.get_running_loop())
         value: object = None  # of a function whose error was suppressed by a dependency
         if prepared.values is None:
@@ -179,7 +179,7 @@ class TaskExecution:
     def run_in_thread(self, job: LeasedJob) -> AttemptRecord | None:
         """Run a function in the current thread."""
         if self._task.signature.is_raw:
-            return self._task.function(job)
+            return self._task.function(_open_raw(job))
         return self._call(_find_prepared(job) or self._prepare(job, self._runtime.loop))
 
     def _call(self, prepared: PreparedJob) -> AttemptRecord | None:
@@ -199,7 +199,7 @@ class TaskExecution:
     def run_in_process(self, job: LeasedJob) -> AttemptRecord | None:
         """Run a function in a child process. Values that need an event loop are created on one in another thread."""
         if self._task.signature.is_raw:
-            return self._task.function(job)
+            return self._task.function(_open_raw(job))
         return copy_context().run(self._run_in_child, job)  # what it sets must not be visible to the next job
 
     def _run_in_child(self, job: LeasedJob) -> AttemptRecord | None:
@@ -252,9 +252,8 @@ class TaskExecution:
         return PreparedJob(job, running, arguments, values)
 
     def _open(self, job: LeasedJob) -> Envelope:
-        _, has_envelope = split_flow_type(job.flow_type)
         try:
-            envelope = unpack_payload(job.payload, has_envelope=has_envelope)
+            envelope = unpack_payload(job.payload, has_envelope=job.has_envelope)
         except ValueError as error:
             raise Bury(str(error)) from error
         if envelope.codec not in (*list_formats(self._task.codec), JSON_CODEC):
@@ -298,3 +297,10 @@ def _find_prepared(job: LeasedJob) -> PreparedJob | None:
     """Return what `around` has prepared for this job; None if the job has no `around`."""
     prepared = _prepared.get()
     return prepared if prepared is not None and prepared.job is job else None
+
+
+def _open_raw(job: LeasedJob) -> LeasedJob:
+    """Return a job for a function that takes it as it is: with its payload, without the envelope."""
+    if not job.has_envelope:
+        return job
+    return replace(job, payload=open_payload(job.payload, has_envelope=True).body, has_envelope=False)

@@ -27,7 +27,7 @@ from headrace.app.signature import locate
 from headrace.app.task import JobSpec, Task
 from headrace.app.tasks import Tasks
 from headrace.errors import ArgumentsInvalid, NoEnvironment
-from headrace.model.envelope import Envelope, mark_flow_type
+from headrace.model.envelope import Envelope
 from headrace.model.job import NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.settings import Settings, find_settings_file, load_settings
@@ -355,7 +355,6 @@ def _make_job(spec: JobSpec[Any], sent: Outgoing) -> NewJob:
         if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ArgumentsInvalid(f"The header {name!r} of a job must be text. Nothing was written.")
     envelope = Envelope(spec.body, spec.codec, sent.headers)
-    flow_type = options.get("flow_type", "")
     ttl = options.get("ttl", task.settings.ttl)
     return NewJob(
         task.name,
@@ -366,7 +365,8 @@ def _make_job(spec: JobSpec[Any], sent: Outgoing) -> NewJob:
         None if ttl is None else to_ms(ttl),
         options.get("max_attempts") or task.retry.attempts,
         sent.flow,
-        flow_type if envelope.is_plain else mark_flow_type(flow_type),
+        options.get("flow_type", ""),
+        not envelope.is_plain,
     )
 
 
