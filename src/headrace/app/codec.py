@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import typing
 from collections.abc import Mapping
+from enum import Enum
 from functools import cached_property
 from typing import Any, NoReturn, Protocol, Union, runtime_checkable
 
@@ -64,6 +67,12 @@ class SeveralFormats(Protocol):
         ...
 
 
+def is_blocking(codec: Codec) -> bool:
+    """Return whether encoding and decoding must not happen on an event loop, because the codec waits for a server. Such
+    a codec has a true attribute `blocks`."""
+    return getattr(codec, "blocks", False)
+
+
 def list_formats(codec: Codec) -> tuple[str, ...]:
     """Return the names of the formats that a codec can decode."""
     return getattr(codec, "formats", None) or (codec.name,)
@@ -89,27 +98,41 @@ class Json:
         return JsonStruct(signature)
 
 
-class _JsonCodec:
+class JsonArguments:
+    """What the codecs for JSON have in common: the checks of an enqueue."""
+
     def __init__(self, signature: TaskSignature) -> None:
         self._signature = signature
-        self._untyped = [each.name for each in signature.arguments.values() if each.annotation is Any]
+        self._typed = {each.name for each in signature.arguments.values() if not is_untyped(each.annotation)}
+        self._has_typed_extra = signature.extra_name is None or not is_untyped(signature.extra_annotation)
+        self._is_typed = len(self._typed) == len(signature.arguments) and self._has_typed_extra
 
     def encode(self, arguments: Mapping[str, Any]) -> bytes:
         try:
-            body = _encoder.encode(arguments)
+            body = self._dump(arguments)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise self._refuse(error) from error
         try:
             decoded = self.decode(body)
         except (UnknownArguments, Undecodable) as error:
             raise self._refuse(error) from error
-        for name in self._untyped:
-            if name in arguments and decoded[name] != arguments[name]:
-                raise self._refuse(
-                    f"{name} is {arguments[name]!r} and would arrive as {decoded[name]!r}. Annotate the parameter with "
-                    "its type"
-                )
+        if not self._is_typed:
+            self._check_untyped(arguments, decoded)
+        if b"null" in body and _has_nan(arguments):
+            raise self._refuse("JSON has no NaN and no infinite numbers; they would arrive as None")
         return body
+
+    def _check_untyped(self, arguments: Mapping[str, Any], decoded: Mapping[str, Any]) -> None:
+        """Refuse arguments that JSON changes, where no annotation says how to restore them."""
+        for name, value in arguments.items():
+            is_typed = name in self._typed if name in self._signature.arguments else self._has_typed_extra
+            if not is_typed and decoded[name] != value:
+                raise self._refuse(
+                    f"{name} is {value!r} and would arrive as {decoded[name]!r}. Annotate the parameter with its type"
+                )
+
+    def _dump(self, arguments: Mapping[str, Any]) -> bytes:
+        return _encoder.encode(arguments)
 
     def decode(self, body: bytes) -> dict[str, Any]:
         raise NotImplementedError
@@ -128,7 +151,7 @@ class _JsonCodec:
         return ArgumentsInvalid(f"Task {self._signature.name!r}: {reason}. Nothing was written.")
 
 
-class JsonStruct(_JsonCodec):
+class JsonStruct(JsonArguments):
     """The fast path: all arguments are decoded and checked in one step."""
 
     def __init__(self, signature: TaskSignature) -> None:
@@ -146,7 +169,7 @@ class JsonStruct(_JsonCodec):
             found = self._decoder.decode(body)
         except msgspec.ValidationError as error:
             _raise_unknown(body, self._names, error)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Undecodable(f"The payload is not JSON: {error}") from error
         arguments = {name: getattr(found, name) for name in self._names}
         if self._has_defaults:
@@ -154,22 +177,33 @@ class JsonStruct(_JsonCodec):
         return arguments
 
 
-class JsonByName(_JsonCodec):
+class JsonByName(JsonArguments):
     """For functions with renamed parameters or `**kwargs`: each argument is decoded on its own."""
 
     def __init__(self, signature: TaskSignature) -> None:
         super().__init__(signature)
         self._decoders = {
-            each.name: _make_decoder(signature, repr(each.name), each.annotation)
-            for each in signature.arguments.values()
+            each.name: self._make_decoder(repr(each.name), each.annotation) for each in signature.arguments.values()
         }
         self._renamed = {each.old_name: each.name for each in signature.arguments.values() if each.old_name}
         self._required = [each.name for each in signature.arguments.values() if each.is_required]
         self._extra = (
             None
             if signature.extra_name is None
-            else _make_decoder(signature, signature.extra_name, signature.extra_annotation)
+            else self._make_decoder(repr(signature.extra_name), signature.extra_annotation)
         )
+
+    def _make_decoder(self, what: str, annotation: Any) -> Any:
+        """Return what `_decode_value` needs for one argument. Raises TaskInvalid."""
+        return _make_decoder(self._signature, what, annotation)
+
+    def _decode_value(self, decoder: Any, name: str, value: msgspec.Raw) -> Any:
+        """Return one argument. Raises Undecodable."""
+        try:
+            return decoder.decode(value)
+        except (msgspec.ValidationError, UnicodeDecodeError) as error:
+            path = str(error).replace("`$", f"`$.{name}")
+            raise Undecodable(path if path != str(error) else f"{error} - at `$.{name}`") from error
 
     def decode(self, body: bytes) -> dict[str, Any]:
         raw = _decode_raw(body)
@@ -181,12 +215,9 @@ class JsonByName(_JsonCodec):
             decoder = self._decoders.get(name, self._extra)
             if decoder is None:
                 raise UnknownArguments(f"unknown argument {name!r}")
-            try:
-                arguments[name] = decoder.decode(value)
-            except msgspec.ValidationError as error:
-                raise Undecodable(f"{error} (argument {name!r})") from error
+            arguments[name] = self._decode_value(decoder, name, value)
         if missing := [name for name in self._required if name not in arguments]:
-            raise Undecodable(f"The argument {missing[0]!r} is missing.")
+            raise Undecodable(f"The argument {missing[0]!r} is missing")
         return arguments
 
 
@@ -218,8 +249,33 @@ def _raise_unknown(body: bytes, names: tuple[str, ...], error: Exception) -> NoR
 def _decode_raw(body: bytes) -> dict[str, msgspec.Raw]:
     try:
         return _raw_decoder.decode(body)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Undecodable(f"The payload is not a JSON object of arguments by name: {error}") from error
+
+
+def is_untyped(annotation: Any) -> bool:
+    """Return whether an annotation leaves the type of a value, or of a part of it, open."""
+    if annotation in (Any, object, list, dict, tuple, set, frozenset):
+        return True
+    if typing.get_origin(annotation) is typing.Literal:
+        return False
+    return any(is_untyped(each) for each in typing.get_args(annotation))
+
+
+def _has_nan(value: Any) -> bool:
+    """Return whether a value contains a number that JSON cannot represent."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, Mapping):
+        return any(_has_nan(each) for each in value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(_has_nan(each) for each in value)
+    if value is None or isinstance(value, str | bytes | int):
+        return False
+    fields = getattr(value, "__dict__", None)
+    if fields is None:
+        fields = {name: getattr(value, name, None) for name in getattr(type(value), "__slots__", ())}
+    return not isinstance(value, Enum) and any(_has_nan(each) for each in fields.values())
 
 
 def _encode_model(value: Any) -> Any:

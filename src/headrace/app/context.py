@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import NoEnvironment, NoJob
-from headrace.model.envelope import split_flow_type, unpack_payload
+from headrace.model.envelope import unpack_payload
 from headrace.model.job import CancelReason, JobCancelled, LeasedJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.tasks import CannotRunYet, Snooze
@@ -89,8 +89,7 @@ class RunningJob:
     @property
     def body_size(self) -> int:
         """Bytes of the encoded arguments."""
-        _, has_envelope = split_flow_type(self._leased.flow_type)
-        return len(unpack_payload(self._leased.payload, has_envelope=has_envelope).body)
+        return len(unpack_payload(self._leased.payload, has_envelope=self._leased.has_envelope).body)
 
     def is_failure(self, error: BaseException) -> bool:
         """Return whether this error, raised by the run, fails the attempt: other errors defer the job, or follow from

@@ -8,7 +8,9 @@ dependencies of its own, and parameters with the names of the task's arguments.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
@@ -98,6 +100,10 @@ class ProviderNode:
 
 def is_async_provider(provider: Provider) -> bool:
     function = inspect.unwrap(provider)
+    if inspect.isclass(provider):
+        return hasattr(provider, "__aenter__") and not hasattr(provider, "__enter__")
+    if not inspect.isroutine(function) and not isinstance(function, functools.partial):
+        function = getattr(type(function), "__call__", function)  # noqa: B004 (an object that is called)
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
@@ -241,6 +247,8 @@ async def _create_async(provider: Provider, given: dict[str, Any], stack: AsyncE
     found = provider(**given)
     if inspect.iscoroutinefunction(function) or inspect.isawaitable(found):
         found = await cast(Awaitable[Any], found)
+    if is_mock(found):
+        return found
     if hasattr(type(found), "__aenter__"):
         return await stack.enter_async_context(found)
     if hasattr(type(found), "__enter__"):
@@ -248,10 +256,25 @@ async def _create_async(provider: Provider, given: dict[str, Any], stack: AsyncE
     return found
 
 
+def is_mock(value: object) -> bool:
+    """Return whether a value is an object of `unittest.mock`: it has every method, but is no context manager."""
+    mock = sys.modules.get("unittest.mock")
+    return mock is not None and isinstance(value, mock.NonCallableMock)
+
+
 def _create(provider: Provider, given: dict[str, Any], stack: ExitStack) -> Any:
     if inspect.isgeneratorfunction(provider):
         return stack.enter_context(contextmanager(provider)(**given))
     found = provider(**given)
+    if is_mock(found):
+        return found
     if hasattr(type(found), "__enter__"):
         return stack.enter_context(found)
+    if inspect.isawaitable(found) or hasattr(type(found), "__aenter__"):
+        if inspect.iscoroutine(found):
+            found.close()
+        raise TypeError(
+            f"The provider {name_provider(provider)} returned a {type(found).__qualname__}, which needs the event "
+            "loop. The task runs in a thread: declare the provider with `async def`."
+        )
     return found

@@ -17,7 +17,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.app.codec import ArgumentCodec, Json, SeveralFormats, Undecodable, UnknownArguments, list_formats
+from headrace.app.codec import (
+    ArgumentCodec,
+    Json,
+    SeveralFormats,
+    Undecodable,
+    UnknownArguments,
+    is_blocking,
+    list_formats,
+)
 from headrace.app.context import RunningJob, current_running, set_env
 from headrace.app.dependencies import DependencyPlan, JobValues
 from headrace.app.duration import to_ms, to_seconds
@@ -136,7 +144,7 @@ class TaskExecution:
 
     async def around(self, job: LeasedJob, call: Callable[[], Awaitable[object]]) -> object:
         """Run the middleware of a job on the event loop, around the function."""
-        prepared = self._prepare(job, asyncio.get_running_loop())
+        prepared = await self._prepare_on_loop(job)
         _prepared.set(prepared)
         if prepared.values is not None and not self._is_async and not self._is_in_child:
             async with prepared.values.async_stack:
@@ -165,7 +173,7 @@ class TaskExecution:
         """Run an async function on the event loop."""
         if self._task.signature.is_raw:
             return await self._task.function(_open_raw(job))
-        prepared = _find_prepared(job) or self._prepare(job, asyncio.get_running_loop())
+        prepared = _find_prepared(job) or await self._prepare_on_loop(job)
         value: object = None  # of a function whose error was suppressed by a dependency
         if prepared.values is None:
             value = await self._task.function(**prepared.arguments)
@@ -234,15 +242,33 @@ class TaskExecution:
 
     def _prepare(self, job: LeasedJob, loop: asyncio.AbstractEventLoop | None) -> PreparedJob:
         """Decode the arguments, and set the context of the job. Raises CannotRunYet or Bury."""
+        return self._set_context(job, loop, *self._read(job))
+
+    async def _prepare_on_loop(self, job: LeasedJob) -> PreparedJob:
+        loop = asyncio.get_running_loop()
+        if is_blocking(self._task.codec):
+            return self._set_context(job, loop, *await asyncio.to_thread(self._read, job))
+        return self._prepare(job, loop)
+
+    def _read(self, job: LeasedJob) -> tuple[Envelope, dict[str, Any]]:
+        """Return the envelope and the arguments of a job. Raises CannotRunYet or Bury."""
         envelope = self._open(job)
         try:
-            arguments = self.decode(envelope)
+            return envelope, self.decode(envelope)
         except UnknownArguments as error:
             raise CannotRunYet(
                 f"Task {self._task.name!r} has no such argument here: {error}. Newer code may have it."
             ) from error
         except Undecodable as error:
-            raise Bury(f"The arguments of task {self._task.name!r} cannot be decoded: {error}") from error
+            raise Bury(f"The arguments of task {self._task.name!r} cannot be decoded: {error}.") from error
+
+    def _set_context(
+        self,
+        job: LeasedJob,
+        loop: asyncio.AbstractEventLoop | None,
+        envelope: Envelope,
+        arguments: dict[str, Any],
+    ) -> PreparedJob:
         timeout = self._task.settings.timeout
         timeout_s = None if timeout is None else to_seconds(timeout)
         running = RunningJob(self._task.app, job, envelope.headers, loop, timeout_s)

@@ -145,6 +145,9 @@ class Headrace(Tasks):
                 return each
         return None
 
+    def _find_typed(self, name: str) -> Task[Any, Any] | None:
+        return self.find_task(name)  # names of included tasks are taken, too
+
     def list_typed(self) -> list[Task[Any, Any]]:
         """Return all tasks, also those of included `Tasks`."""
         return [*self.typed.values(), *(task for tasks in self._included for task in tasks.typed.values())]
@@ -194,8 +197,8 @@ class Headrace(Tasks):
         return QueueRef(env.org, env.project, env.env, name)
 
     def send_one(self, spec: JobSpec[T]) -> JobHandle[T]:
-        """Enqueue a job."""
-        _warn_on_loop()
+        """Enqueue a job. Called by `Task.enqueue`."""
+        _warn_on_loop(4)
         return self._send([spec])[0]
 
     async def asend_one(self, spec: JobSpec[T]) -> JobHandle[T]:
@@ -205,7 +208,7 @@ class Headrace(Tasks):
         """Enqueue up to 10,000 jobs, in one call per queue. Return a handle for each, in the same order.
 
         If a queue refuses its jobs, the error is raised; jobs of other queues of this call may have been accepted."""
-        _warn_on_loop()
+        _warn_on_loop(3)
         return self._send(jobs)
 
     async def aenqueue_many(self, jobs: Sequence[JobSpec[T]]) -> list[JobHandle[T]]:
@@ -214,7 +217,7 @@ class Headrace(Tasks):
 
     def _send(self, specs: Sequence[JobSpec[T]]) -> list[JobHandle[T]]:
         outgoing = [self._make_outgoing(spec) for spec in specs]
-        with self._sending(outgoing):
+        with self._sending(specs, outgoing):
             for ref, numbers in _group(outgoing).items():
                 jobs = [_make_job(specs[number], outgoing[number]) for number in numbers]
                 for number, accepted in zip(numbers, self.transport.enqueue_many(ref, jobs), strict=True):
@@ -223,7 +226,7 @@ class Headrace(Tasks):
 
     async def _asend(self, specs: Sequence[JobSpec[T]]) -> list[JobHandle[T]]:
         outgoing = [self._make_outgoing(spec) for spec in specs]
-        with self._sending(outgoing):
+        with self._sending(specs, outgoing):
             for ref, numbers in _group(outgoing).items():
                 jobs = [_make_job(specs[number], outgoing[number]) for number in numbers]
                 for number, accepted in zip(numbers, await self.transport.aenqueue_many(ref, jobs), strict=True):
@@ -244,10 +247,17 @@ class Headrace(Tasks):
         headers = dict(options.get("headers", {}))
         return Outgoing(self.resolve_queue(spec), spec.id, spec.task.name, spec.body, flow, headers, app=self)
 
-    def _sending(self, outgoing: Sequence[Outgoing]) -> ExitStack:
+    def _sending(self, specs: Sequence[JobSpec[Any]], outgoing: Sequence[Outgoing]) -> ExitStack:
+        """Enter the middleware of the app with all jobs, then that of each task with its jobs."""
         with ExitStack() as stack:
             for each in self._middleware:
                 stack.enter_context(each.sending(outgoing))
+            own: dict[int, tuple[Middleware, list[Outgoing]]] = {}
+            for spec, sent in zip(specs, outgoing, strict=True):
+                for each in spec.task.settings.middleware:
+                    own.setdefault(id(each), (each, []))[1].append(sent)
+            for each, jobs in own.values():
+                stack.enter_context(each.sending(jobs))
             return stack.pop_all()
 
     def _make_handle(self, spec: JobSpec[T], sent: Outgoing) -> JobHandle[T]:
@@ -380,9 +390,10 @@ def _group(outgoing: Sequence[Outgoing]) -> dict[QueueRef, list[int]]:
     return found
 
 
-def _warn_on_loop() -> None:
+def _warn_on_loop(level: int) -> None:
+    """Warn if an event loop runs. `level` is the number of frames up to the caller."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    warnings.warn("`enqueue` blocks the running event loop. Use `await aenqueue`.", RuntimeWarning, stacklevel=4)
+    warnings.warn("`enqueue` blocks the running event loop. Use `await aenqueue`.", RuntimeWarning, stacklevel=level)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 from headrace.app.dependencies import Dependency
@@ -66,7 +68,7 @@ class TaskSignature:
             for parameter in self.parameters.values()
             if isinstance(parameter.default, Dependency)
         }
-        self._binding = self._build_binding()
+        self._binding = inspect.Signature(list(self.parameters.values()))
 
     def _find_raw(self) -> bool:
         """Return whether the only parameter is annotated as LeasedJob: the function takes the job as it is."""
@@ -77,29 +79,24 @@ class TaskSignature:
             return annotation.strip("'\"").rpartition(".")[2] == LeasedJob.__name__
         return annotation is LeasedJob
 
-    def _build_binding(self) -> inspect.Signature:
-        given = [each for each in self.parameters.values() if each.name not in self.dependencies]
-        try:
-            return inspect.Signature(given)
-        except ValueError:  # a required parameter follows a dependency
-            given = [each.replace(kind=each.KEYWORD_ONLY) for each in given]
-            return inspect.Signature(given)
-
     @cached_property
     def hints(self) -> Mapping[str, Any]:
-        """Annotations by parameter; `return` for the result. Raises TaskInvalid if one cannot be resolved."""
+        """Annotations by parameter, without dependencies. Raises TaskInvalid if one cannot be resolved."""
+        return self._resolve_hints([name for name in self.parameters if name not in self.dependencies])
+
+    def _resolve_hints(self, names: Sequence[str]) -> Mapping[str, Any]:
+        """Return the annotations of some parameters, or of `return`. Others may be imported for type checkers only."""
+        function = inspect.unwrap(self.function)
+        annotations = getattr(function, "__annotations__", {})
+        chosen = SimpleNamespace(__annotations__={name: annotations[name] for name in names if name in annotations})
         try:
-            return typing.get_type_hints(inspect.unwrap(self.function), include_extras=True)
+            return typing.get_type_hints(chosen, getattr(function, "__globals__", None), include_extras=True)
         except NameError as error:
-            named = [
-                each.name
-                for each in self.parameters.values()
-                if isinstance(each.annotation, str) and str(error.name) in each.annotation
-            ]
+            named = [name for name in names if re.search(rf"\b{error.name}\b", str(annotations.get(name, "")))]
             raise TaskInvalid(
                 f"Task {self.name!r} ({locate(self.function)}): the annotation of "
-                f"{', '.join(map(repr, named)) or 'the result'} names {error.name!r}, which cannot be found when the "
-                "worker runs. Import it outside of `if TYPE_CHECKING:`."
+                f"{', '.join(map(repr, named))} names {error.name!r}, which cannot be found when the worker runs. "
+                "Define it at the top level of the module, or import it outside of `if TYPE_CHECKING:`."
             ) from error
         except Exception as error:
             raise TaskInvalid(
@@ -112,7 +109,7 @@ class TaskSignature:
         return {
             each.name: ArgumentSpec(each.name, self._resolve(each.name), each.default, self._find_old_name(each.name))
             for each in self._binding.parameters.values()
-            if each.kind is not each.VAR_KEYWORD
+            if each.kind is not each.VAR_KEYWORD and each.name not in self.dependencies
         }
 
     @cached_property
@@ -128,7 +125,7 @@ class TaskSignature:
     @property
     def result_annotation(self) -> Any:
         """The annotation of the result; Any if there is none."""
-        return self.hints.get("return", Any)
+        return self._resolve_hints(["return"]).get("return", Any)
 
     def _resolve(self, name: str) -> Any:
         hint = self.hints.get(name, Any)
@@ -146,9 +143,12 @@ class TaskSignature:
         try:
             bound = self._binding.bind(*args, **kwargs).arguments
         except TypeError as error:
-            given = [name for name in kwargs if name in self.dependencies]
-            hint = f" {given[0]!r} is a dependency: the worker provides it." if given else ""
-            raise ArgumentsInvalid(f"Task {self.name!r}: {error}.{hint} Nothing was written.") from error
+            raise ArgumentsInvalid(f"Task {self.name!r}: {error}. Nothing was written.") from error
+        for name in self.dependencies:
+            if name in bound:
+                raise ArgumentsInvalid(
+                    f"Task {self.name!r}: {name!r} is a dependency, which the worker provides. Nothing was written."
+                )
         if self.extra_name is not None:
             bound.update(bound.pop(self.extra_name, {}))
         return bound

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import functools
 from collections.abc import Callable, Coroutine, Mapping
@@ -9,8 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast
 
-from headrace.app.codec import ArgumentCodec, Codec, encode_named
-from headrace.app.dependencies import Dependency
+from headrace.app.codec import ArgumentCodec, Codec, encode_named, is_blocking
 from headrace.app.duration import Seconds, count_ms_until, to_ms
 from headrace.app.execution import TaskExecution
 from headrace.app.middleware import Middleware
@@ -179,6 +179,8 @@ class Task(Generic[P, T_co]):
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[T_co]:
         """Enqueue a job, from a coroutine."""
+        if is_blocking(self.codec):
+            return await self.app.asend_one(await asyncio.to_thread(self.job, *args, **kwargs))
         return await self.app.asend_one(self.job(*args, **kwargs))
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> JobSpec[T_co]:
@@ -189,9 +191,6 @@ class Task(Generic[P, T_co]):
                 "Nothing was written."
             )
         arguments = self.signature.bind(args, kwargs)
-        for name, value in arguments.items():
-            if isinstance(value, Dependency):
-                raise ArgumentsInvalid(f"Task {self.name!r}: {name!r} is a dependency. Nothing was written.")
         name, body = encode_named(self.codec, self.prepare_codec(), arguments)
         options = self._options
         if "id" in options:
