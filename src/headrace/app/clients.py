@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from headrace.app.endpoints import Endpoints, resolve_endpoints
@@ -47,30 +46,6 @@ def connect_tiers(settings: Settings, endpoints: Endpoints) -> Tiers:
     limits = ColdLimits(cold.max_items, cold.max_bytes)
     far_ms, keep_ms = int(cold.far_delay * 1000), int(settings.queue.keep_done * 1000)
     return Tiers(endpoints.redis, endpoints.postgres, build_queue_options(settings), limits, far_ms, keep_ms)
-
-
-class Transport(Protocol):
-    """What an app does with its queue: real servers, or the recorder of a test."""
-
-    def enqueue_many(self, ref: QueueRef, jobs: Sequence[NewJob]) -> list[bool]: ...
-
-    async def aenqueue_many(self, ref: QueueRef, jobs: Sequence[NewJob]) -> list[bool]: ...
-
-    def get(self, env: EnvRef, job_id: str) -> JobInfo | None: ...
-
-    async def aget(self, env: EnvRef, job_id: str) -> JobInfo | None: ...
-
-    def cancel(self, env: EnvRef, job_id: str, *, running: bool) -> JobState | None: ...
-
-    async def acancel(self, env: EnvRef, job_id: str, *, running: bool) -> JobState | None: ...
-
-    def read_attempts(self, env: EnvRef, job_id: str) -> Sequence[bytes]: ...
-
-    async def aread_attempts(self, env: EnvRef, job_id: str) -> Sequence[bytes]: ...
-
-    def check_wait(self, env: EnvRef, job_id: str) -> None:
-        """Raise ResultUnknown if the job can never end while its producer waits."""
-        ...
 
 
 class ServerTransport:

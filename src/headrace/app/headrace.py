@@ -15,7 +15,6 @@ from multiprocessing import util as multiprocessing_util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from headrace.app.clients import ServerTransport, Transport
 from headrace.app.codec import Codec, Json
 from headrace.app.context import current_running, find_env, parse_env, use_env
 from headrace.app.dependencies import Provider, SharedValues
@@ -26,6 +25,7 @@ from headrace.app.retry import Retry
 from headrace.app.signature import locate
 from headrace.app.task import JobSpec, Task
 from headrace.app.tasks import Tasks
+from headrace.app.transport import Transport
 from headrace.errors import ArgumentsInvalid, NoEnvironment
 from headrace.model.envelope import Envelope
 from headrace.model.job import NewJob
@@ -88,7 +88,7 @@ class Headrace(Tasks):
         self.overrides: Mapping[Provider, Provider] = {}
         self.uses_processes = True
         """False in tests: tasks of the process pool run in threads."""
-        self.transport: Transport = ServerTransport(self._read_settings)
+        self._transport: Transport | None = None  # created on first use
         self._url = url
         self._postgres = postgres
         self._retry = retry
@@ -158,6 +158,20 @@ class Headrace(Tasks):
         self.list_tasks()
 
     # Enqueue
+
+    @property
+    def transport(self) -> Transport:
+        """Where jobs go: servers, or the recorder of a test."""
+        if self._transport is None:
+            from headrace.app.clients import ServerTransport  # imports the drivers of the servers
+
+            self._transport = ServerTransport(self._read_settings)
+        return self._transport
+
+    def replace_transport(self, transport: Transport | None) -> Transport | None:
+        """Use another transport, or with None servers again. Return the one that was used, if any."""
+        before, self._transport = self._transport, transport
+        return before
 
     @property
     def settings(self) -> Settings:
@@ -338,13 +352,13 @@ class Headrace(Tasks):
 
     def close(self) -> None:
         """Close the connections of synchronous calls. They are opened again when they are needed."""
-        if isinstance(self.transport, ServerTransport):
-            self.transport.close()
+        if self._transport is not None:
+            self._transport.close()
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop, and those of synchronous calls."""
-        if isinstance(self.transport, ServerTransport):
-            await self.transport.aclose()
+        if self._transport is not None:
+            await self._transport.aclose()
 
     def __enter__(self) -> Self:
         return self

@@ -467,6 +467,12 @@ class Recorder:
     async def aread_attempts(self, env: EnvRef, job_id: str) -> Sequence[bytes]:
         return self.read_attempts(env, job_id)
 
+    def close(self) -> None:
+        """Keep the jobs: there is no connection."""
+
+    async def aclose(self) -> None:
+        """Keep the jobs: there is no connection."""
+
     def check_wait(self, env: EnvRef, job_id: str) -> None:
         info = self.get(env, job_id)
         if info is not None and info.state not in (JobState.DONE, JobState.DEAD):
@@ -481,16 +487,16 @@ def record_jobs(
     app: Headrace, *, inline: bool = False, overrides: Mapping[Provider, Provider] | None = None
 ) -> Generator[Recorder]:
     """Record the jobs of an app in place of its servers, in all threads. Raises RuntimeError if it does so already."""
-    if isinstance(app.transport, Recorder):
-        raise RuntimeError("The app records its jobs already. `testing` cannot be nested.")
-    outer = app.transport
     recorder = Recorder(app, inline=inline)
-    app.transport = recorder
+    outer = app.replace_transport(recorder)
+    if isinstance(outer, Recorder):
+        app.replace_transport(outer)
+        raise RuntimeError("The app records its jobs already. `testing` cannot be nested.")
     try:
         with replace_providers(app, overrides or {}):
             yield recorder
     finally:
-        app.transport = outer
+        app.replace_transport(outer)
 
 
 @contextmanager
