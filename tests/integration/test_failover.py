@@ -339,6 +339,32 @@ class TestReports:
         assert valkey.hget(keys.meta(0), valkey_watch.CHECKED_SERVER) is not None
         tiers.close()
 
+    @pytest.mark.parametrize("is_reported", [False, True])
+    def test_a_mover_that_led_before_postgres_went_back_compares_with_what_others_saw_since(
+        self, pair: ReplicaPair, postgres_url: str, *, is_reported: bool
+    ) -> None:
+        before = Tiers(pair.primary_server.url, postgres_url, OPTIONS)
+        after = Tiers(pair.replica_server.url, postgres_url, OPTIONS)
+        watch = ValkeyLossDetector(before)
+        for number in range(3):
+            run(pair.primary, STUBS.enqueue(REF, [NewJob("t", id=str(number))]))
+            watch.check(0)
+        with before.store.transaction() as conn:
+            conn.execute("UPDATE valkey_servers SET version = 1")
+            conn.execute("UPDATE valkey_marks SET accepted = 1, held = 1")
+        pair.catch_up()
+        pair.cut_link()
+        run(pair.primary, STUBS.enqueue(REF, [NewJob("t", id="4"), NewJob("t", id="5")]))
+        ValkeyLossDetector(before).check(0)  # another mover leads meanwhile
+        pair.kill_primary()
+        if is_reported:
+            ValkeyLossDetector(after).check(0)
+        watch._tiers = after  # pyright: ignore[reportPrivateUsage]
+        watch.check(0)
+        assert [(event.kind, event.missing) for event in read_server_events(after.store)] == [("went back", 2)]
+        before.close()
+        after.close()
+
     def test_jobs_that_wait_in_postgres_are_not_reported(self, pair: ReplicaPair, postgres_url: str) -> None:
         options = replace(OPTIONS, caps=WarmCaps(items=1))
         tiers = Tiers(pair.primary_server.url, postgres_url, options)

@@ -21,7 +21,7 @@ from headrace.cold.store import record_event
 from headrace.cold.tiers import Tiers
 from headrace.errors import MemoryFull
 from headrace.model.names import QueueRef
-from headrace.postgres.connect import Connection
+from headrace.postgres.connect import Connection, scalar_row
 from headrace.queue import keys
 from headrace.valkey.connect import find_node, translate_errors
 
@@ -58,7 +58,11 @@ QueueMarks = Mapping[QueueRef, QueueMark]
 
 @dataclass(frozen=True)
 class ShardObservation:
-    """Marks of a shard's queues at one time. PostgreSQL has the last one, with an increasing version."""
+    """Marks of a shard's queues at one time. PostgreSQL has the last one, with an increasing version.
+
+    The version is PostgreSQL's time in ms, or one more than the version before if that is higher. So observations made
+    before and after PostgreSQL was restored to an earlier point are in order too.
+    """
 
     replication_id: str
     version: int  # 0: only the replication id is known, from Valkey
@@ -74,13 +78,14 @@ class ValkeyLossDetector:
         """Record an event if the shard's server was replaced or restarted, or has lost data, since the last check."""
         checked = self._read_checked_server(shard)
         with self._tiers.store.transaction() as conn:
-            conn.execute(QUERIES["lock_marks"], {"shard": shard})
-            observation = self._compare(conn, shard, checked)
+            now_ms = conn.cursor(row_factory=scalar_row).execute(QUERIES["lock_marks"], {"shard": shard}).fetchone()
+            assert isinstance(now_ms, int)
+            observation = self._compare(conn, shard, checked, now_ms)
         self._observations[shard] = observation  # only after the commit
         if checked != observation.replication_id:
             self._store_checked_server(shard, observation.replication_id)
 
-    def _compare(self, conn: Connection, shard: int, checked: str | None) -> ShardObservation:
+    def _compare(self, conn: Connection, shard: int, checked: str | None, now_ms: int) -> ShardObservation:
         own = self._observations.get(shard)
         stored = _read_observation(conn, shard, own)
         # A PostgreSQL that was restored to an earlier point has an older version than this process.
@@ -100,7 +105,8 @@ class ValkeyLossDetector:
                 record_event(conn, "valkey", shard, kind, f"{ids}; {compared}.", losses)
             if before is stored and (replication_id, marks) == (before.replication_id, before.marks):
                 return before
-        observation = ShardObservation(replication_id, before.version + 1 if before else 1, marks)
+        version = max(before.version + 1, now_ms) if before else now_ms
+        observation = ShardObservation(replication_id, version, marks)
         _write_observation(conn, shard, observation, stored.marks if stored else {})
         return observation
 
