@@ -125,12 +125,8 @@ class Headrace(Tasks):
         tasks.app = self
         self.forget_registered()
 
-    def add_included(self, task: Task[Any, Any]) -> None:
-        """Check a task that was declared in `Tasks` after they were included."""
-        self.check_name(task)
-        self.forget_registered()
-
     def check_name(self, task: Task[Any, Any]) -> None:
+        """Raise ValueError if a name of the task is taken."""
         for name in (task.name, *task.settings.aliases):
             other = self.find_task(name)
             if other is not None and other.function is not task.function:

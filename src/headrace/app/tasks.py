@@ -79,9 +79,11 @@ class Tasks(RegisteredTasks):
                 raise TaskInvalid(f"The task name {each!r} ({locate(function)}) {problem}.")
         kind = AsyncTask if inspect.iscoroutinefunction(function) else SyncTask
         task: Task[Any, Any] = kind(self, function, full_name, settings)
+        if self.app is not None:
+            self.app.check_name(task)  # before it is added: a refused task must not run
         self._add_typed(task)
-        if self.app is not None and self.app is not self:
-            self.app.add_included(task)
+        if self.app is not None:
+            self.app.forget_registered()
         return task
 
     def _add_typed(self, task: Task[Any, Any]) -> None:

@@ -36,7 +36,7 @@ def headrace_jobs(headrace_app: Headrace) -> Iterator[Recorder]:
 @pytest.fixture(scope="session")
 def headrace_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Start a Valkey in a temporary directory, for the whole run, and return its URL. Use it with `Headrace(url)` and
-    `await app.worker().run_until_idle()`. Needs the extra `embedded`, or a Valkey server in the search path."""
+    `await app.worker().run_until_idle()`. Needs the extra `embedded`."""
     from headrace.embedded.valkey import EmbeddedValkey
     from headrace.errors import EmbeddedError
 

@@ -6,11 +6,11 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from headrace.app.context import parse_env
@@ -44,6 +44,7 @@ class RecorderState:
 
     number: int = 0
     stored_flow_type: str = ""
+    decode: Callable[[], Mapping[str, Any]] = dict
     deferred_at_ms: int | None = None  # when it first had to wait for newer code
     leased: LeasedJob | None = None
     run: asyncio.Task[Outcome] | None = None
@@ -57,7 +58,6 @@ class RecordedJob:
     id: str
     task: str  # its name
     queue: QueueRef
-    arguments: Mapping[str, Any]  # as the task gets them, without defaults
     headers: Mapping[str, str]
     delay: float  # seconds, as given when it was enqueued
     priority: int
@@ -77,6 +77,11 @@ class RecordedJob:
     @property
     def env(self) -> EnvRef:
         return self.queue.environment
+
+    @cached_property
+    def arguments(self) -> Mapping[str, Any]:
+        """The arguments as the task gets them, without defaults."""
+        return self.internal.decode()
 
     @property
     def due_at(self) -> datetime:
@@ -364,7 +369,6 @@ class Recorder:
             id=job.id,
             task=job.task,
             queue=ref,
-            arguments=task.execution.decode(envelope),
             headers=envelope.headers,
             delay=job.delay_ms / 1000,
             priority=job.priority,
@@ -376,7 +380,7 @@ class Recorder:
             due_at_ms=self._now_ms + job.delay_ms,
             expires_at_ms=None if job.ttl_ms is None else self._now_ms + job.ttl_ms,
             state=JobState.SCHEDULED if job.delay_ms else JobState.READY,
-            internal=RecorderState(len(self._jobs), job.flow_type),
+            internal=RecorderState(len(self._jobs), job.flow_type, partial(task.execution.decode, envelope)),
         )
         self._jobs.append(recorded)
         self._known[ref.environment, job.id] = recorded

@@ -1,0 +1,116 @@
+"""Names of tasks, included tasks, external tasks and aliases."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace import Headrace, Tasks
+from headrace.errors import TaskInvalid, TaskNotBound
+from headrace.worker.task_runner import TaskRunner
+
+ENV = "acme/shop/prod"
+
+
+def declare(tasks: Tasks, name: str = "send", **options: object) -> None:
+    def send() -> None: ...
+
+    tasks.task(name, **options)(send)  # pyright: ignore[reportArgumentType]
+
+
+def test_two_tasks_of_one_name_are_refused_with_both_places() -> None:
+    app = Headrace(env=ENV)
+    declare(app)
+    with pytest.raises(ValueError, match=r"two tasks named 'send': .*test_app_registration.py:\d+ and .*:\d+"):
+        declare(app)
+    with pytest.raises(ValueError, match="two tasks named 'send'"):
+        declare(app, "other", aliases=["send"])
+    assert app.names() == ["send"]
+
+
+@pytest.mark.parametrize("is_included_first", [False, True])
+def test_a_name_of_included_tasks_is_taken(is_included_first: bool) -> None:
+    app, tasks = Headrace(env=ENV), Tasks()
+    if is_included_first:
+        app.include(tasks)
+        declare(tasks)
+        with pytest.raises(ValueError, match="two tasks named 'send'"):
+            declare(app)
+    else:
+        declare(app)
+        declare(tasks)
+        with pytest.raises(ValueError, match="two tasks named 'send'"):
+            app.include(tasks)
+
+
+def test_a_task_declared_after_the_include_needs_a_free_name() -> None:
+    app, tasks = Headrace(env=ENV), Tasks()
+    declare(app)
+    app.include(tasks)
+    with pytest.raises(ValueError, match="two tasks named 'send'"):
+        declare(tasks)
+    assert tasks.typed == {}
+
+
+def test_included_tasks_have_a_prefix_and_belong_to_one_app() -> None:
+    app, tasks = Headrace(env=ENV), Tasks(prefix="billing")
+
+    @tasks.task
+    def charge() -> None: ...
+
+    with pytest.raises(TaskNotBound, match=r"app\.include"):
+        charge.enqueue()
+    app.include(tasks)
+    app.include(tasks)
+    with pytest.raises(ValueError, match="another app"):
+        Headrace().include(tasks)
+    with app.testing() as jobs:
+        charge.enqueue()
+        assert jobs.drain_sync() == {"done": 1}
+        assert jobs.all()[0].task == "billing.charge"
+
+
+def test_an_external_task_is_enqueued_but_not_run() -> None:
+    app = Headrace(env=ENV)
+
+    @app.task(external=True)
+    def resize(path: str) -> int: ...
+
+    assert app.names() == []
+    with app.testing() as jobs:
+        resize.enqueue("a.png")
+        jobs.assert_enqueued(resize, "a.png")
+        assert jobs.drain_sync() == {}
+    with pytest.raises(TaskInvalid, match="external"):
+        app.task(external=True, pool="process")(lambda: None)
+
+
+def test_jobs_of_a_former_name_run() -> None:
+    app = Headrace(env=ENV)
+    declare(app, "new", aliases=["old"])
+    assert app.names() == ["new", "old"]
+    assert app.find_task("old") is app.find_task("new")
+
+
+def test_unknown_options_and_names_are_refused() -> None:
+    app = Headrace(env=ENV)
+    with pytest.raises(TypeError, match="no option 'dealy'"):
+        declare(app, dealy=5)
+    with pytest.raises(ValueError, match="no pool 'greenlet'"):
+        declare(app, pool="greenlet")
+    with pytest.raises(TaskInvalid, match="task name"):
+        declare(app, "x" * 200)
+
+    @app.task
+    def send() -> None: ...
+
+    with pytest.raises(TypeError, match="no option 'dealy'"):
+        send.using(dealy=5)  # pyright: ignore[reportCallIssue]
+    with pytest.raises(TypeError, match="`delay` or `at`"):
+        send.using(delay=5, at=None)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_local_function_cannot_run_in_a_child_process() -> None:
+    app = Headrace(env=ENV)
+    declare(app, pool="process")
+    with pytest.raises(ValueError, match="child process"):
+        TaskRunner(app, 1, 1, None)
