@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from headrace import Bury, Headrace, Outgoing, Retry, Snooze, current_job
+from headrace import Bury, Headrace, Outgoing, Retry, Snooze, SyncClient, current_job
 from headrace.contrib.otel import OpenTelemetry
 from tests.contrib import import_process_app
 
@@ -201,6 +201,21 @@ def test_every_attempt_has_a_span_with_the_first_context(app: Headrace, telemetr
     assert [each.status.status_code for each in spans] == [StatusCode.ERROR, StatusCode.ERROR, StatusCode.UNSET]
     assert spans[0].status.description == "ValueError: not yet"
     assert [each.name for each in spans[0].events] == ["exception"]
+
+
+def test_a_redriven_job_has_the_first_context(app: Headrace, valkey_url: str, telemetry: Telemetry) -> None:
+    @app.task
+    async def fails() -> None:
+        raise Bury("no")
+
+    handle = fails.enqueue()
+    run_all(app)
+    assert handle.queue is not None
+    with SyncClient(valkey_url) as client:
+        client.redrive(handle.queue)
+    run_all(app)
+    sent = telemetry.find_one("send emails")
+    assert [read_links(each) for each in telemetry.find("process emails")] == [[read_context(sent)]] * 2
 
 
 def test_the_span_is_current_in_a_thread(app: Headrace, telemetry: Telemetry) -> None:
