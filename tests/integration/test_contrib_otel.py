@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from headrace import Bury, Headrace, Outgoing, Retry, Snooze, current_job
+from headrace import Bury, Headrace, Outgoing, Retry, Snooze, SyncClient, current_job
 from headrace.contrib.otel import OpenTelemetry
 from tests.contrib import import_process_app
 
@@ -117,6 +117,55 @@ def test_a_job_has_a_span_where_it_is_sent_and_one_where_it_runs(app: Headrace, 
     assert (sent.status.status_code, ran.status.status_code) == (StatusCode.UNSET, StatusCode.UNSET)
 
 
+def test_coroutines_that_enqueue_side_by_side_have_spans_of_their_own(app: Headrace, telemetry: Telemetry) -> None:
+    @app.task
+    async def welcome(to: str) -> None: ...
+
+    async def request(to: str) -> None:
+        with telemetry.tracer.start_as_current_span(f"request {to}"):
+            await welcome.aenqueue(to)
+            assert trace.get_current_span().is_recording()
+
+    async def produce() -> None:
+        await asyncio.gather(*(request(str(number)) for number in range(5)))
+        await app.aclose()
+
+    asyncio.run(produce())
+    parents = {read_parent(each) for each in telemetry.find("send emails")}
+    assert parents == {read_context(telemetry.find_one(f"request {number}")) for number in range(5)}
+
+
+def test_a_job_that_is_cancelled_is_no_error(app: Headrace, telemetry: Telemetry) -> None:
+    started = asyncio.Event()
+
+    @app.task(timeout=60)
+    async def hang() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        handle = await hang.aenqueue()
+        async with app.worker().running():
+            await started.wait()
+            await handle.acancel(running=True)
+            while not telemetry.find("process emails"):
+                await asyncio.sleep(0.01)
+        await app.aclose()
+
+    asyncio.run(run())
+    assert telemetry.find_one("process emails").status.status_code is StatusCode.UNSET
+
+
+def test_an_attempt_that_exceeds_its_time_limit_is_an_error(app: Headrace, telemetry: Telemetry) -> None:
+    @app.task(timeout=0.01, retry=Retry(attempts=1))
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    hang.enqueue()
+    run_all(app)
+    assert read_attributes(telemetry.find_one("process emails"))["error.type"] == "TimeoutError"
+
+
 def test_with_parent_the_run_is_in_the_trace_of_its_producer(app: Headrace, telemetry: Telemetry) -> None:
     app.middleware = [OpenTelemetry(parent=True, tracer_provider=telemetry.provider)]
 
@@ -152,6 +201,21 @@ def test_every_attempt_has_a_span_with_the_first_context(app: Headrace, telemetr
     assert [each.status.status_code for each in spans] == [StatusCode.ERROR, StatusCode.ERROR, StatusCode.UNSET]
     assert spans[0].status.description == "ValueError: not yet"
     assert [each.name for each in spans[0].events] == ["exception"]
+
+
+def test_a_redriven_job_has_the_first_context(app: Headrace, valkey_url: str, telemetry: Telemetry) -> None:
+    @app.task
+    async def fails() -> None:
+        raise Bury("no")
+
+    handle = fails.enqueue()
+    run_all(app)
+    assert handle.queue is not None
+    with SyncClient(valkey_url) as client:
+        client.redrive(handle.queue)
+    run_all(app)
+    sent = telemetry.find_one("send emails")
+    assert [read_links(each) for each in telemetry.find("process emails")] == [[read_context(sent)]] * 2
 
 
 def test_the_span_is_current_in_a_thread(app: Headrace, telemetry: Telemetry) -> None:

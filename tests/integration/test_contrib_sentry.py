@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
+from threading import Barrier
 from typing import Any, Literal, cast
 
 import pytest
@@ -149,6 +150,23 @@ def test_errors_that_bury_a_job_early_are_reported_and_snoozing_is_not(app: Head
         "internal_error",
         "internal_error",
     ]
+
+
+def test_jobs_that_run_side_by_side_have_scopes_of_their_own(app: Headrace, kept: KeptEnvelopes) -> None:
+    both = Barrier(2)
+
+    @app.task(retry=Retry(attempts=1))
+    def fails(to: str) -> None:
+        sentry_sdk.set_tag("to", to)
+        sentry_sdk.add_breadcrumb(message=to)
+        both.wait(60)
+        raise ValueError(to)
+
+    sentry_sdk.add_breadcrumb(message="the worker starts")
+    app.enqueue_many([fails.job("ann"), fails.job("bob")])
+    run_all(app)
+    found = {each["tags"]["to"]: [crumb["message"] for crumb in each["breadcrumbs"]["values"]] for each in kept.events}
+    assert found == {"ann": ["ann"], "bob": ["bob"]}
 
 
 def test_an_error_in_a_child_process_is_reported(

@@ -101,8 +101,8 @@ class Headrace(Tasks):
 
     @property
     def middleware(self) -> tuple[Middleware, ...]:
-        """Code around every enqueue and every run; the first is the outermost. A worker that runs keeps the middleware
-        that it was started with."""
+        """Code around every enqueue and every run; the first is the outermost. A change applies to jobs that start
+        later. A child process has the middleware that the app has when its module is imported."""
         return self._middleware
 
     @middleware.setter
