@@ -29,10 +29,9 @@ def _wrap(name: str) -> None:
     original = getattr(QueueShard, name)
 
     async def apply(self: Any, results: Any, records: Any) -> Any:
-        applied = await original(self, results, records)
-        for (job, *_), flag in zip(results, applied, strict=True):
-            if flag and job.lease in records:
+        for job, *_ in results:  # before the result: whoever sees the job done finds its record
+            if job.lease in records:
                 await self._client.redis.rpush(_key(job.queue.environment, job.id), records[job.lease].body)
-        return applied
+        return await original(self, results, records)
 
     setattr(QueueShard, name, apply)

@@ -194,7 +194,7 @@ class DjangoExecution(TaskExecution):
         run = self._runs.get(job)
         details: dict[str, object] = {"task": job.task, "queue": job.queue.queue, "enqueued_at": job.enqueued_at_ms}
         if run is not None:
-            details["started_at"] = round(run.started_at.timestamp() * 1000)
+            details["started_at"] = int(run.started_at.timestamp() * 1000)  # not later than the end
             result = run.result
             details["arguments"] = DjangoArguments.of(result.task, result.args, result.kwargs).pack()
         return details
