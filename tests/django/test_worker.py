@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,8 @@ from typing import Any
 import pytest
 from django.db import connections
 
-from headrace import JobState, Middleware, NewJob, RunningJob
-from headrace.app.records import get_worker_name
+from headrace import JobState, Middleware, NewJob, Outgoing, RunningJob
+from headrace.app.records import name_worker
 from headrace.contrib.django import HeadraceBackend
 from headrace.contrib.django.compat import (
     InvalidTask,
@@ -71,7 +73,7 @@ def test_success(backend: HeadraceBackend, task: Any) -> None:
     assert result.return_value == 3
     assert result.enqueued_at <= result.finished_at
     assert result.started_at == result.last_attempted_at <= result.finished_at
-    assert (result.errors, result.attempts, result.worker_ids) == ([], 1, [get_worker_name()])
+    assert (result.errors, result.attempts, result.worker_ids) == ([], 1, [name_worker()])
     found = backend.get_result(result.id)  # the job is done: all of it is from its record
     assert found == result
     assert (found.task.priority, found.task.queue_name, found.args, found.kwargs) == (3, "mail", [1], {"b": 2})
@@ -103,6 +105,7 @@ def test_result_without_job(backend: HeadraceBackend) -> None:
         (tasks.fail_with_complex_exception, ValueError, "inner"),
         (tasks.exit_program, SystemExit, "SystemExit: bye"),
         (tasks.async_exit_program, SystemExit, "SystemExit: bye"),
+        (tasks.raise_cancelled, asyncio.CancelledError, "CancelledError: no"),
         (tasks.return_no_json, TypeError, "Unsupported type"),
         (tasks.describe, TypeError, "takes"),
     ],
@@ -185,7 +188,7 @@ def test_context_of_a_retry(backend: HeadraceBackend) -> None:
     assert result.attempts == 3
     assert [error.exception_class for error in result.errors] == [ValueError, ValueError]
     assert result.started_at < result.last_attempted_at
-    assert result.worker_ids == [get_worker_name()] * 3
+    assert result.worker_ids == [name_worker()] * 3
 
 
 def test_a_task_is_not_retried(backend: HeadraceBackend) -> None:
@@ -350,6 +353,14 @@ def test_connections_are_checked_around_a_job(backend: HeadraceBackend, monkeypa
 
 
 class Doubling(Middleware):
+    """Doubles results, and sends a header, with which payloads have an envelope."""
+
+    @contextmanager
+    def sending(self, jobs: Sequence[Outgoing]) -> Generator[None]:
+        for job in jobs:
+            job.headers["sent-by"] = "test"
+        yield
+
     def calling(self, job: RunningJob, call_next: Callable[[], object]) -> object:
         value = call_next()
         return value * 2 if isinstance(value, int) else value
@@ -358,8 +369,10 @@ class Doubling(Middleware):
 def test_middleware(use_tasks: Callable[..., HeadraceBackend]) -> None:
     backend = use_tasks(middleware=[f"{__name__}.Doubling"])
     result = tasks.add.enqueue(2, 3)
+    assert backend.get_result(result.id).args == [2, 3]
     run_all(backend, result)
     assert result.return_value == 10
+    assert backend.get_result(result.id).args == [2, 3]
 
 
 def test_results_that_are_not_kept(backend: HeadraceBackend) -> None:

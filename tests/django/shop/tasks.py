@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import threading
@@ -77,6 +78,11 @@ def exit_program() -> None:
 @task
 async def async_exit_program() -> None:
     sys.exit("bye")
+
+
+@task
+async def raise_cancelled() -> None:
+    raise asyncio.CancelledError("no")
 
 
 @task

@@ -20,7 +20,7 @@ from django.utils import timezone
 
 from headrace.app.duration import to_ms
 from headrace.app.execution import PreparedJob, TaskExecution
-from headrace.app.records import MAX_RESULT_BYTES, KeptAttempt, get_worker_name, make_failure_record, make_result_record
+from headrace.app.records import MAX_RESULT_BYTES, KeptAttempt, make_failure_record, make_result_record, name_worker
 from headrace.app.records import parse_attempts as parse_records
 from headrace.contrib.django.arguments import DjangoArguments, load_task
 from headrace.contrib.django.compat import (
@@ -34,8 +34,9 @@ from headrace.contrib.django.compat import (
 from headrace.contrib.django.results import convert_error, fill_workers, find_started, from_ms
 from headrace.contrib.django.task import HeadraceTaskResult, set_field
 from headrace.errors import HeadraceError
-from headrace.model.job import AttemptRecord, CancelReason, JobCancelled, LeasedJob
-from headrace.queue.tasks import Bury, CannotRunYet, RetryLater, Snooze, TaskFailure
+from headrace.model.job import AttemptRecord, LeasedJob
+from headrace.queue.tasks import Bury, TaskFailure
+from headrace.worker.failures import decide_retry
 
 if TYPE_CHECKING:
     from headrace.contrib.django.app import DjangoJobTask
@@ -96,12 +97,11 @@ class DjangoExecution(TaskExecution):
         self._send(task_started, run)
         try:
             record = super()._call(prepared)
-        except (CannotRunYet, Snooze, KeyboardInterrupt):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:
-            if isinstance(error, JobCancelled) and job.cancel_reason == CancelReason.REQUESTED:
-                raise
-            self._fail(job, run, error)
+            if not isinstance(error, Exception) or prepared.running.is_failure(error):
+                self._fail(job, run, error)
             raise
         set_field(run.result, "_return_value", prepared.result)
         self._finish(run, TaskResultStatus.SUCCESSFUL)
@@ -129,7 +129,7 @@ class DjangoExecution(TaskExecution):
             kwargs=arguments.kwargs,
             backend=self._alias,
             errors=[convert_error(each) for each in attempts if each.error_class],
-            worker_ids=[*fill_workers(attempts, job.attempt - 1), get_worker_name()],
+            worker_ids=[*fill_workers(attempts, job.attempt - 1), name_worker()],
             env=job.queue.environment,
         )
         return DjangoRun(result, now)
@@ -146,14 +146,9 @@ class DjangoExecution(TaskExecution):
         text = "".join(traceback.format_exception(error))
         run.error = TaskError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=text)
         run.result.errors.append(run.error)
-        if self._is_final(job, error):
+        choice = decide_retry(self, job, error)
+        if choice.delay_s is None and not choice.is_default:  # the worker buries the job
             self._finish(run, TaskResultStatus.FAILED)
-
-    def _is_final(self, job: LeasedJob, error: BaseException) -> bool:
-        """Return whether the worker will bury the job after this error."""
-        if isinstance(error, Bury) or job.attempt >= job.max_attempts:
-            return True
-        return not isinstance(error, RetryLater) and self.choose_delay_s(error, job.attempt) is None
 
     def _finish(self, run: DjangoRun, status: TaskResultStatus) -> None:
         set_field(run.result, "finished_at", timezone.now())

@@ -13,7 +13,6 @@ from headrace.app.records import DEAD, DONE, KeptAttempt
 from headrace.contrib.django.arguments import DjangoArguments, load_task
 from headrace.contrib.django.compat import AnyTask, InvalidTask, TaskError, TaskResultDoesNotExist, TaskResultStatus
 from headrace.contrib.django.task import HeadraceTaskResult, set_field
-from headrace.model.envelope import split_flow_type, unpack_payload
 from headrace.model.job import JobInfo, JobState
 from headrace.model.names import EnvRef
 
@@ -88,10 +87,8 @@ def _describe_job(
 ) -> tuple[str, str, int | None, DjangoArguments]:
     """Return path, queue, time and arguments of a job: of the job while it is there, else of its last record."""
     if info is not None and info.task:
-        _, has_envelope = split_flow_type(info.flow_type)
         try:
-            packed = msgspec.json.decode(unpack_payload(info.payload, has_envelope=has_envelope).body)
-            arguments = DjangoArguments.parse(packed)
+            arguments = DjangoArguments.parse(msgspec.json.decode(info.payload))
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise InvalidTask(f"Job {job_id} of task {info.task!r} has no arguments of a Django task.") from error
         return info.task, info.queue, info.enqueued_at_ms, arguments
