@@ -41,7 +41,7 @@ def get_info(backend: HeadraceBackend, job_id: str, env: EnvRef = ACME) -> Any:
 @pytest.mark.parametrize("task", [tasks.add, tasks.async_add])
 @pytest.mark.parametrize("is_async", [False, True])
 def test_enqueue(backend: HeadraceBackend, task: Any, is_async: bool) -> None:
-    before = datetime.now(UTC)
+    before = datetime.now(UTC) - timedelta(milliseconds=1)  # times have milliseconds
     result = wait_async(lambda: task.aenqueue(1, b=2)) if is_async else task.enqueue(1, b=2)
     assert result.status == TaskResultStatus.READY
     assert not result.is_finished
@@ -72,9 +72,8 @@ def test_get_result(backend: HeadraceBackend, is_async: bool) -> None:
     run_after = datetime.now(UTC) + timedelta(hours=1)
     result = tasks.add.using(priority=5, run_after=run_after, queue_name="mail").enqueue(1, b=2)
     found = wait_async(lambda: backend.aget_result(result.id)) if is_async else backend.get_result(result.id)
-    assert found.task == result.task
-    assert (found.id, found.status, found.args, found.kwargs) == (result.id, "READY", [1], {"b": 2})
-    assert found.enqueued_at is not None
+    assert found == result
+    assert (found.status, found.args, found.kwargs) == ("READY", [1], {"b": 2})
     assert tasks.add.get_result(result.id) == found
 
 
@@ -92,6 +91,14 @@ def test_missing_and_invalid_ids(backend: HeadraceBackend, result_id: Any) -> No
         backend.get_result(result_id)
     with pytest.raises(TaskResultDoesNotExist):
         wait_async(lambda: backend.aget_result(result_id))
+
+
+def test_job_of_another_producer(backend: HeadraceBackend) -> None:
+    job = NewJob(tasks.add.module_path, b'{"args":[1],"kwargs":{}}', "order-7")
+    backend.app.transport.enqueue_many(QueueRef("acme", "shop", "prod", "default"), [job])
+    found = backend.get_result("order-7")
+    assert found.args == [1]
+    assert found.enqueued_at is not None
 
 
 def test_result_of_another_task(backend: HeadraceBackend) -> None:

@@ -25,7 +25,7 @@ from headrace.contrib.django.compat import (
     TaskResultStatus,
     task_enqueued,
 )
-from headrace.contrib.django.results import build_result, is_ended, is_final
+from headrace.contrib.django.results import build_result, find_enqueued, is_ended, is_final
 from headrace.contrib.django.task import HeadraceTask, HeadraceTaskResult, set_field
 from headrace.errors import InvalidJob, InvalidName, NoEnvironment
 from headrace.model.names import EnvRef, find_name_problem
@@ -118,7 +118,7 @@ class HeadraceBackend(BaseTaskBackend):
 
     def _send(self, spec: JobSpec[Any], result: HeadraceTaskResult) -> None:
         self.app.send_one(spec)
-        set_field(result, "enqueued_at", timezone.now())
+        set_field(result, "enqueued_at", find_enqueued(spec.id, None))
         # The job is accepted: a receiver that raises must not make its producer believe otherwise.
         task_enqueued.send_robust(sender=type(self), task_result=result)
 

@@ -31,7 +31,7 @@ from headrace.contrib.django.compat import (
     task_finished,
     task_started,
 )
-from headrace.contrib.django.results import convert_error, fill_workers, find_started, from_ms
+from headrace.contrib.django.results import convert_error, fill_workers, find_enqueued, find_started
 from headrace.contrib.django.task import HeadraceTaskResult, set_field
 from headrace.errors import HeadraceError
 from headrace.model.job import AttemptRecord, LeasedJob
@@ -121,7 +121,7 @@ class DjangoExecution(TaskExecution):
             task=task,
             id=job.id,
             status=TaskResultStatus.RUNNING,
-            enqueued_at=from_ms(job.enqueued_at_ms),
+            enqueued_at=find_enqueued(job.id, job.enqueued_at_ms),
             started_at=find_started(attempts) or now,
             finished_at=None,
             last_attempted_at=now,

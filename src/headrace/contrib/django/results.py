@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import msgspec
 from django.conf import settings
@@ -55,7 +56,7 @@ def build_result(
         task=_load(job_id, path, alias, queue, arguments),
         id=job_id,
         status=status,
-        enqueued_at=from_ms(enqueued_at_ms),
+        enqueued_at=find_enqueued(job_id, enqueued_at_ms),
         started_at=find_started(attempts),
         finished_at=from_ms(last.at_ms) if ended and last is not None else None,
         last_attempted_at=find_started(attempts[::-1]),
@@ -131,6 +132,16 @@ def find_started(attempts: Sequence[KeptAttempt]) -> datetime | None:
     """Return when the first of the attempts started whose start is known."""
     found: list[Any] = [each.details["started_at"] for each in attempts if "started_at" in each.details]
     return from_ms(found[0]) if found else None
+
+
+def find_enqueued(job_id: str, by_queue_ms: int | None) -> datetime | None:
+    """Return when a job was enqueued. Ids of the backend contain the time of the call, which its producer was given;
+    of jobs with other ids it is the time of the queue."""
+    try:
+        parsed = UUID(job_id)
+    except ValueError:
+        return from_ms(by_queue_ms)
+    return from_ms(parsed.int >> 80 if parsed.version == 7 else by_queue_ms)
 
 
 def from_ms(moment_ms: int | None) -> datetime | None:
