@@ -44,6 +44,8 @@ class AppWorker:
         """Raises TaskInvalid if a task of the app cannot run."""
         self._app = app
         self._options = options
+        self.needs_restart = ""
+        """Why the worker ended by itself and its process should be restarted; empty: it did not."""
         app.check()
 
     async def run_forever(self, stop: asyncio.Event) -> None:
@@ -71,6 +73,7 @@ class AppWorker:
                             await worker.run_forever(stop)
                 finally:
                     marking.cancel()
+                    self.needs_restart = worker.needs_restart
         finally:
             if tiers is not None:
                 await asyncio.to_thread(tiers.close)
