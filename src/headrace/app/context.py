@@ -82,6 +82,12 @@ class RunningJob:
         """Why the task should end early; None: it should not."""
         return self._leased.cancel_reason
 
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker stops: a long task may save its work and raise `Snooze(0)`. Not known in a child
+        process."""
+        return self.app is not None and self.app.is_stopping
+
     def check(self) -> None:
         """Raise JobCancelled if the task should end early. For long work in threads, which cannot be ended."""
         self._leased.check()

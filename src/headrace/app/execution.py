@@ -74,7 +74,7 @@ class TaskExecution:
         self.plan  # noqa: B018 (is built)
 
     @cached_property
-    def _plain_codec(self) -> ArgumentCodec:
+    def plain_codec(self) -> ArgumentCodec:
         """For jobs with JSON arguments of a task with another codec, for example from clients in other languages."""
         return Json().prepare(self._task.signature)
 
@@ -104,6 +104,11 @@ class TaskExecution:
     def _is_async(self) -> bool:
         return inspect.iscoroutinefunction(self._task.function)
 
+    @property
+    def is_on_loop(self) -> bool:
+        """Whether the function runs on the event loop of the worker."""
+        return self._is_async and self._task.settings.pool != PROCESS
+
     @cached_property
     def _needs_loop(self) -> bool:
         """Whether `around` has something to do."""
@@ -124,9 +129,31 @@ class TaskExecution:
 
     async def around(self, job: LeasedJob, call: Callable[[], Awaitable[object]]) -> object:
         """Run the middleware of a job on the event loop, around the function."""
+        return await self._run_around(
+            self._prepare(job, asyncio.get_running_loop()), call, in_process=self._task.settings.pool == PROCESS
+        )
+
+    async def run_here(self, job: LeasedJob) -> object:
+        """Run a job in this process, and return its result: on the event loop, or in a thread."""
+        if self._task.signature.is_raw:
+            if self._is_async:
+                return await self._task.function(_open_raw(job))
+            return await asyncio.to_thread(self._task.function, _open_raw(job))
         prepared = self._prepare(job, asyncio.get_running_loop())
+
+        async def call() -> object:
+            if self._is_async:
+                return await self.run_async(job)
+            return await asyncio.to_thread(self.run_in_thread, job)
+
+        await self._run_around(prepared, call, in_process=False)
+        return prepared.result
+
+    async def _run_around(
+        self, prepared: PreparedJob, call: Callable[[], Awaitable[object]], *, in_process: bool
+    ) -> object:
         _prepared.set(prepared)
-        if prepared.values is not None and not self._is_async and self._task.settings.pool != PROCESS:
+        if prepared.values is not None and not self._is_async and not in_process:
             async with prepared.values.async_stack:
                 await prepared.values.create_on_loop(everything=False)
                 return await self._run_middleware(prepared, call)
@@ -211,7 +238,7 @@ class TaskExecution:
         """Decode the arguments, and set the context of the job. Raises CannotRunYet or Bury."""
         envelope = self._open(job)
         try:
-            codec = self._plain_codec if envelope.codec != self._task.codec.name else self._task.prepare_codec()
+            codec = self.plain_codec if envelope.codec != self._task.codec.name else self._task.prepare_codec()
             arguments = codec.decode(envelope.body)
         except UnknownArguments as error:
             raise CannotRunYet(
