@@ -87,6 +87,12 @@ class RunningJob:
         return self._leased.cancel_reason
 
     @property
+    def stopping(self) -> bool:
+        """Whether the worker stops: a long task may save its work and raise `Snooze(0)`. Not known in a child
+        process."""
+        return self.app is not None and self.app.is_stopping
+
+    @property
     def body_size(self) -> int:
         """Bytes of the encoded arguments."""
         return len(unpack_payload(self._leased.payload, has_envelope=self._leased.has_envelope).body)

@@ -88,7 +88,7 @@ class TaskExecution:
         self.plan  # noqa: B018 (is built)
 
     @cached_property
-    def _plain_codec(self) -> ArgumentCodec:
+    def plain_codec(self) -> ArgumentCodec:
         """For jobs with JSON arguments of a task with another codec, for example from clients in other languages."""
         return Json().prepare(self._task.signature)
 
@@ -118,6 +118,11 @@ class TaskExecution:
     def _is_async(self) -> bool:
         return inspect.iscoroutinefunction(self._task.function)
 
+    @property
+    def is_on_loop(self) -> bool:
+        """Whether the function runs on the event loop of the worker."""
+        return self._is_async and self._task.settings.pool != PROCESS
+
     @cached_property
     def _needs_loop(self) -> bool:
         """Whether `around` has something to do."""
@@ -144,9 +149,29 @@ class TaskExecution:
 
     async def around(self, job: LeasedJob, call: Callable[[], Awaitable[object]]) -> object:
         """Run the middleware of a job on the event loop, around the function."""
+        return await self._run_around(await self._prepare_on_loop(job), call, in_process=self._is_in_child)
+
+    async def run_here(self, job: LeasedJob) -> object:
+        """Run a job in this process, and return its result: on the event loop, or in a thread."""
+        if self._task.signature.is_raw:
+            if self._is_async:
+                return await self._task.function(_open_raw(job))
+            return await asyncio.to_thread(self._task.function, _open_raw(job))
         prepared = await self._prepare_on_loop(job)
+
+        async def call() -> object:
+            if self._is_async:
+                return await self.run_async(job)
+            return await asyncio.to_thread(self.run_in_thread, job)
+
+        await self._run_around(prepared, call, in_process=False)
+        return prepared.result
+
+    async def _run_around(
+        self, prepared: PreparedJob, call: Callable[[], Awaitable[object]], *, in_process: bool
+    ) -> object:
         _prepared.set(prepared)
-        if prepared.values is not None and not self._is_async and not self._is_in_child:
+        if prepared.values is not None and not self._is_async and not in_process:
             async with prepared.values.async_stack:
                 await prepared.values.create_on_loop(everything=False)
                 return await self._run_middleware(prepared, call)
@@ -291,7 +316,7 @@ class TaskExecution:
     def decode(self, envelope: Envelope) -> dict[str, Any]:
         """Return the arguments. Raises UnknownArguments or Undecodable."""
         if envelope.codec not in list_formats(self._task.codec):
-            return self._plain_codec.decode(envelope.body)
+            return self.plain_codec.decode(envelope.body)
         codec = self._task.prepare_codec()
         if isinstance(codec, SeveralFormats):
             return codec.decode_from(envelope.codec, envelope.body)

@@ -8,7 +8,7 @@ import os
 import threading
 import warnings
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import replace
 from multiprocessing import util as multiprocessing_util
@@ -94,6 +94,7 @@ class Headrace(Tasks):
         self._retry = retry
         self._lifespan = lifespan
         self._settings = settings
+        self._has_settings = settings is not None
         self._included: list[Tasks] = []
         self._runtime: AppRuntime | None = None
         self._runtime_pid = 0
@@ -177,12 +178,22 @@ class Headrace(Tasks):
     def _read_settings(self) -> Settings:
         if self._settings is None:
             loaded = load_settings({}, os.environ, find_settings_file(None, os.environ, Path())).settings
-            if self._url is not None:
-                loaded = replace(loaded, redis=replace(loaded.redis, url=self._url))
-            if self._postgres is not None:
-                loaded = replace(loaded, postgres=replace(loaded.postgres, url=self._postgres))
-            self._settings = loaded
+            self._settings = self._add_servers(loaded, ())
         return self._settings
+
+    def adopt_settings(self, settings: Settings, overridden: Collection[str] = ()) -> Settings:
+        """Use the settings of a command, with the servers of this app unless `overridden` has `redis.url` or
+        `postgres.url`; settings that were given to the app are kept. Return what applies."""
+        if not self._has_settings or self._settings is None:
+            self._settings = self._add_servers(settings, overridden)
+        return self._settings
+
+    def _add_servers(self, settings: Settings, overridden: Collection[str]) -> Settings:
+        if self._url is not None and "redis.url" not in overridden:
+            settings = replace(settings, redis=replace(settings.redis, url=self._url))
+        if self._postgres is not None and "postgres.url" not in overridden:
+            settings = replace(settings, postgres=replace(settings.postgres, url=self._postgres))
+        return settings
 
     @property
     def retry(self) -> Retry:

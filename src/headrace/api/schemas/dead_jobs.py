@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from pydantic import AwareDatetime, BaseModel, Field, StrictInt
 
 from headrace.api.schemas.common import ErrorText, Name, NameOrEmpty, RequestBody, Time
-from headrace.api.schemas.jobs import Payload, parse_args, preview_payload
+from headrace.api.schemas.jobs import Payload, preview_payload
+from headrace.model.arguments import parse_arguments
 from headrace.model.time import format_iso_ms
 from headrace.queue.dead_jobs import DeadEntry
 
@@ -60,7 +61,7 @@ def present_dead_job_detail(entry: DeadEntry) -> DeadJobDetail:
         **_make_dead_job_fields(entry),
         error=entry.error,
         payload=preview_payload(entry.payload, size),
-        args=parse_args(entry.payload, entry.codec) if len(entry.payload) == size else None,
+        args=parse_arguments(entry.payload, entry.codec) if len(entry.payload) == size else None,
         headers=dict(entry.headers),
         codec=entry.codec,
     )

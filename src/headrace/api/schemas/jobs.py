@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Discriminator, Field, StrictInt, Tag, model_validator
 
 from headrace.api.schemas.common import Name, NameOrEmpty, RequestBody, Time, format_time_ms
-from headrace.model.envelope import JSON_CODEC, Envelope
+from headrace.model.arguments import parse_arguments, parse_progress
+from headrace.model.envelope import Envelope
 from headrace.model.job import JobInfo, NewJob, make_job_id
 from headrace.queue.validate import MAX_ATTEMPTS, MAX_DELAY_MS, MAX_PRIORITY
 
@@ -18,7 +19,6 @@ PREVIEW_BYTES = 4096
 MAX_JOBS = 1000
 MAX_HEADERS = 20
 MAX_HEADERS_BYTES = 8 * 1024
-MAX_ARGS_BYTES = 64 * 1024  # of a payload that a response shows as `args`
 
 
 class JobToEnqueue(RequestBody):
@@ -165,32 +165,6 @@ def preview_payload(payload: bytes, size: int) -> Payload:
     return Payload(bytes=size, encoding="text", preview=text, cut=cut)
 
 
-def parse_args(payload: bytes, codec: str) -> dict[str, Any] | None:
-    """Return the arguments of a payload if it is a JSON object of at most MAX_ARGS_BYTES, else None."""
-    if codec != JSON_CODEC or len(payload) > MAX_ARGS_BYTES or payload.lstrip()[:1] != b"{":
-        return None
-    try:
-        found = json.loads(payload, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
-
-
-def parse_progress(text: str | None) -> Any:
-    """Return the progress that a typed task has reported, as JSON; that of any other task as text."""
-    if text is None:
-        return None
-    try:
-        found = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        return text
-    return found if isinstance(found, dict) else text
-
-
 class Job(BaseModel):
     """Current state of a job. Finished jobs have only id and state."""
 
@@ -251,7 +225,7 @@ def present_job(found: JobInfo) -> Job:
         payload=preview_payload(found.payload, len(found.payload)) if known else None,
         error=found.error,
         cancel_requested=found.cancel_requested,
-        args=parse_args(found.payload, found.codec),
+        args=parse_arguments(found.payload, found.codec),
         headers=dict(found.headers),
         codec=found.codec,
         progress=parse_progress(found.progress),
