@@ -126,7 +126,7 @@ class Tiers:
                 stored, counters = spill()
         except CommitUnclear:
             raise  # the ids stay pending
-        except BaseException as error:
+        except Exception as error:
             self.settle_ids(ref.environment, [each._replace(change="remove") for each in reserved])
             if isinstance(error, QuotaExceeded):
                 self._count_refusal(ref.environment, error)
