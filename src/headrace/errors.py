@@ -180,6 +180,11 @@ class QueueCold(HeadraceError):
     Nothing was written. Set postgres.url."""
 
 
+class IdPending(QueueCold):
+    """A job with the same id is being stored in PostgreSQL, or was when its producer failed. Only PostgreSQL knows
+    whether it exists, and this client has none. Nothing was written. Retry after some minutes, or set postgres.url."""
+
+
 class QuotaExceeded(HeadraceError):
     """A quota set by an operator is exceeded. Nothing was written."""
 
@@ -227,6 +232,11 @@ class SpillRefused(ServiceUnavailable):
 
 class ColdFull(HeadraceError):
     """The queue has reached its cap in PostgreSQL (cold.max_items, cold.max_bytes)."""
+
+
+class ColdIdsFull(ColdFull):
+    """The queue cannot accept this job: it would wait in PostgreSQL, and there is no memory left in Valkey to register
+    the id that its caller chose, so its uniqueness could not be promised. Jobs with generated ids are still stored."""
 
 
 class MoverFenced(LeaseFenced):

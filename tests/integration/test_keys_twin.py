@@ -13,7 +13,8 @@ BUILD_ALL = """
 local E, Q, EJ = ARGV[2], ARGV[3], ARGV[4]
 return {META, METRICS, METRICS_ENABLED, ENVS, QUEUES, LEASES, SCHEDULED, EXPIRIES, env_key(E), env_queues_key(E),
   env_names_key(E), env_blocked_key(E), class_key(Q), queue_key(E, Q), levels_key(E, Q), ready_key(E, Q, 0),
-  ready_key(E, Q, -7), dead_key(E, Q), job_key(EJ), body_key(EJ), ENVIRONMENTS, WAKE, wake_key(Q), DUE}
+  ready_key(E, Q, -7), dead_key(E, Q), job_key(EJ), body_key(EJ), ENVIRONMENTS, WAKE, wake_key(Q), DUE,
+  env_cold_ids_key(E)}
 """
 
 
@@ -29,5 +30,5 @@ def test_lua_and_python_build_the_same_keys(valkey: Valkey, queue_ref: QueueRef)
         *(keys.queue(3, queue_ref), keys.levels(3, queue_ref), keys.ready(3, queue_ref)),
         *(keys.ready(3, queue_ref, -7), keys.dead(3, queue_ref), keys.job(3, env, "j:%1")),
         *(keys.body(3, env, "j:%1"), keys.environments(3), keys.wake(3), keys.wake_by_name(3, queue_ref.queue)),
-        keys.due(3),
+        *(keys.due(3), keys.env_cold_ids(3, env)),
     ]

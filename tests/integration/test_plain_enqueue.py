@@ -19,7 +19,7 @@ from headrace.model.names import QueueRef
 from headrace.queue import keys
 from headrace.queue.bounds import StoredBounds, pack_bounds
 from headrace.queue.quotas import pack_quotas
-from headrace.queue.scripts import ColdCounters, Stubs, WarmCaps
+from headrace.queue.scripts import ColdCounters, IdChange, Stubs, WarmCaps
 from headrace.valkey.connect import ScriptError, Valkey, connect
 from headrace.valkey.scripts import Script, ScriptCall, run
 from tests.model.valkey_contents import ValkeyContents, read_contents
@@ -133,6 +133,17 @@ def test_other_jobs_take_the_long_way(twins: Twins, job: NewJob) -> None:
     assert twins.taken == 0
 
 
+@pytest.mark.parametrize("change", ["pend", "set"])
+def test_a_registered_id_takes_the_long_way(twins: Twins, change: Any) -> None:
+    twins.run(STUBS.enqueue(REFS[0], [NewJob("t")]))
+    twins.run(STUBS.settle_ids(REFS[0].environment, [IdChange("registered", "token", change)]))
+    twins.run(STUBS.enqueue(REFS[0], [NewJob("t", id="free")]))
+    assert twins.taken == 1
+    for ids in (["registered"], ["also free", "registered"]):
+        twins.run(STUBS.enqueue(REFS[0], [NewJob("t", id=job_id) for job_id in ids], 60_000))
+    assert twins.taken == 1
+
+
 SETTINGS: list[tuple[str, str, list[str | None]]] = [
     ("queue", "limit", [None, "1", "100"]),
     ("queue", "paused", [None, "1"]),
@@ -203,10 +214,26 @@ def test_random_calls_do_the_same_on_both_ways(twins: Twins, seed: int) -> None:
             counters = ColdCounters(int(cast(Any, epoch)), version, 1, waiting, 0, waiting * 9, 0, version, 0, 0, 0)
             twins.run(STUBS.sync_cold(ref, counters))
 
+    def register() -> None:
+        env, ids = draw.choice(REFS).environment, [str(draw.randrange(400)) for _ in range(3)]
+        twins.run(STUBS.reserve_ids(env, ids, "token"))
+        change = draw.choice(["confirm", "confirm", "remove"])
+        twins.run(STUBS.settle_ids(env, [IdChange(job_id, "token", change) for job_id in ids[1:]]))
+
     def move_clock() -> None:
         twins.micros += draw.choice([-2_000_000, 5_000_000, 60_000_000])
 
-    steps = {enqueue: 60, dequeue: 12, finish: 12, configure: 4, reset: 6, change_shard: 1, sync_cold: 2, move_clock: 2}
+    steps = {
+        enqueue: 60,
+        dequeue: 12,
+        finish: 12,
+        configure: 4,
+        reset: 6,
+        change_shard: 1,
+        sync_cold: 2,
+        move_clock: 2,
+        register: 3,
+    }
     for step in draw.choices(list(steps), list(steps.values()), k=200):
         step()
     assert twins.taken >= 5

@@ -79,7 +79,7 @@ def test_a_job_that_is_in_both_tiers_is_listed_once(world: World) -> None:
     world.bury(REF)
     queue_id = world.tiers.store.ensure_queue_id(REF, OPTIONS.make_stubs().find_shard(REF))
     rows = world.tiers.run(world.tiers.stubs.list_dead(REF, 10))
-    world.tiers.store.store_dead(queue_id, lambda: rows, None)
+    world.tiers.store.store_dead(queue_id, lambda: rows, None, "token")
     assert sorted(listed(world)) == ["job-0", "job-1", "job-2"]
 
 

@@ -18,7 +18,7 @@ from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.maintenance import Maintenance
 from headrace.queue.quotas import pack_quotas
-from headrace.queue.scripts import SCRIPTS, ColdCounters, ColdRow, DeadFilter, Deferral, Stubs
+from headrace.queue.scripts import SCRIPTS, ColdCounters, ColdRow, DeadFilter, Deferral, EnqueueResult, IdChange, Stubs
 from headrace.queue.state import read_states
 from headrace.valkey.connect import ScriptError, Valkey, translate_errors
 from headrace.valkey.scripts import ScriptCall, run
@@ -217,6 +217,12 @@ def enqueued(world: World, answer: Any) -> None:
     world.accepted |= {new.id for new in new_jobs()}
 
 
+def spilled_one(world: World, answer: Any) -> None:
+    """The first id may belong to a job in PostgreSQL."""
+    assert answer.answers[0] == EnqueueResult.SPILL
+    world.accepted |= {"n1", "n2"}
+
+
 def plain_jobs(count: int) -> list[NewJob]:
     return [job(f"n{number}") for number in range(count)]
 
@@ -333,7 +339,37 @@ def forgotten(world: World, answer: Any) -> None:
     world.removed |= {"d0", "d1"}  # PostgreSQL has them
 
 
+def register(world: World) -> None:
+    """Register ids of each state: one that PostgreSQL has, and one that it may have."""
+    world.run(STUBS.reserve_ids(X.environment, ["c1", "n0"], "token"))
+    world.run(STUBS.settle_ids(X.environment, [IdChange("c1", "token", "confirm")]))
+
+
+def settle_registered() -> ScriptCall[Any]:
+    changes = [IdChange("c1", "token", "remove"), IdChange("n0", "token", "remove"), IdChange("c2", "new", "set")]
+    return STUBS.settle_ids(X.environment, changes)
+
+
 SCENARIOS = {
+    "enqueue with registered ids": Scenario(
+        "enqueue", lambda world: STUBS.enqueue(X, new_jobs(), HOUR_MS * 2), spilled_one, arrange=register
+    ),
+    "enqueue beside registered ids": Scenario(
+        "enqueue",
+        lambda world: STUBS.enqueue(BACKLOG, plain_jobs(2), HOUR_MS),
+        plain_enqueued,
+        arrange=lambda world: world.run(STUBS.reserve_ids(BACKLOG.environment, ["other"], "token")),
+    ),
+    "reserve_ids": Scenario("reserve_ids", lambda world: STUBS.reserve_ids(X.environment, ["c1", "c2"], "token")),
+    "reserve_ids again": Scenario(
+        "reserve_ids", lambda world: STUBS.reserve_ids(X.environment, ["c1", "c2"], "new"), arrange=register
+    ),
+    "settle_ids": Scenario("settle_ids", lambda world: settle_registered(), arrange=register),
+    "settle_ids, the last one": Scenario(
+        "settle_ids",
+        lambda world: STUBS.settle_ids(X.environment, [IdChange("c1", "token", "remove")]),
+        arrange=lambda world: world.run(STUBS.reserve_ids(X.environment, ["c1"], "token")),
+    ),
     "enqueue": Scenario("enqueue", lambda world: STUBS.enqueue(X, new_jobs()), enqueued),
     "enqueue into a new queue": Scenario("enqueue", lambda world: STUBS.enqueue(NEW, new_jobs()), enqueued),
     "enqueue with overflow": Scenario("enqueue", lambda world: STUBS.enqueue(X, new_jobs(), HOUR_MS * 2), enqueued),
@@ -509,6 +545,7 @@ def attempt(prepared: Prepared, scenario: Scenario, at: int, *, rest: bool, repe
     if not rest:
         check_places_and_numbers(valkey, where)
         assert not valkey.exists(keys.repair(0)), where
+    check_registered_ids(valkey, where)
     return not failed
 
 
@@ -523,6 +560,13 @@ def check_ends(world: World, where: str) -> None:
     for ref in REFS:
         for priority in (0, 5, -3, 7, 50):
             assert not world.valkey.zcard(keys.ready(0, ref, priority)), (where, ref, priority)
+
+
+def check_registered_ids(valkey: Valkey, where: str) -> None:
+    """Scripts read registered ids only if the environment has the field."""
+    for ref in REFS:
+        if valkey.exists(keys.env_cold_ids(0, ref.environment)):
+            assert valkey.hexists(keys.env(0, ref.environment), "cold_id_bytes"), where
 
 
 def check_places_and_numbers(valkey: Valkey, where: str) -> None:

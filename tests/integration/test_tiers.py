@@ -448,19 +448,6 @@ def test_a_refill_that_fails_half_way_loses_nothing(bench: Bench) -> None:
     assert bench.drain() == numbers(10, 11, 12)
 
 
-def test_a_row_whose_id_is_in_use_is_quarantined(bench: Bench) -> None:
-    """Not dropped: it was accepted. Not run: the other one has its id."""
-    bench.enqueue(*range(CAP + 2))
-    bench.enqueue(CAP, ref=OTHER)
-    bench.ack([job for job in bench.dequeue() if job.queue == REF])
-    bench.move()
-    assert [job.id for job in bench.dequeue()] == ["11"]
-    assert bench.sql("SELECT job_id, reason FROM cold_quarantine") == [
-        ("10", "a job with this id is already in Valkey")
-    ]
-    assert run_audit(bench.tiers, bench.shard) == NO_DRIFT
-
-
 def test_a_broken_queue_does_not_stop_the_others(bench: Bench) -> None:
     bench.enqueue(*range(CAP + 2))
     bench.enqueue(*range(100, 100 + CAP + 2), ref=OTHER)

@@ -84,6 +84,11 @@ class World:
         prefix = f"{keys.prefix(0)}body:{keys.env_part(env)}:"
         return {keys.decode(name.removeprefix(prefix)) for name in self.contents.strings if name.startswith(prefix)}
 
+    def list_registered_ids(self, env: EnvRef) -> set[str]:
+        """Return the ids that Valkey refuses because PostgreSQL has a job of them."""
+        entries = self.contents.hashes.get(keys.env_cold_ids(0, env), {})
+        return {keys.decode(part) for part, entry in entries.items() if entry.startswith("c")}
+
 
 def parse_number(payload: bytes) -> int:
     return int(payload.partition(b".")[0])

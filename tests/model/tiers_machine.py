@@ -23,7 +23,7 @@ from headrace.model.names import QueueRef
 from headrace.postgres.connect import Connection, Pool
 from headrace.queue import keys
 from headrace.queue.client import QueueOptions
-from headrace.queue.scripts import WarmCaps
+from headrace.queue.scripts import IdChange, WarmCaps
 from headrace.queue.state import QueueState, read_states
 from headrace.valkey.connect import connect
 from headrace.valkey.scripts import run
@@ -39,7 +39,7 @@ NEAR_MS = HOUR_MS // 2  # waits in Valkey if there is room
 FAR_MS = HOUR_MS  # does not
 LEASE_S = 3600.0  # of movers: ends when the machine says so
 LOCK_MS = 30  # how long a process stopped in a transaction blocks others before they are refused
-TABLES = "cold_queues, cold_movers, cold_queue_entries, cold_details, cold_spills, cold_quarantine, dead_jobs"
+TABLES = "cold_queues, cold_movers, cold_queue_entries, cold_details, cold_spills, cold_quarantine, dead_jobs, cold_ids"
 
 END_SESSIONS = (
     "SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_activity "
@@ -52,6 +52,13 @@ REFS = (
     QueueRef("o", "p", "e", "cold"),
 )
 IDS = 8  # of each queue: so few that producers ask for the same one
+ENVS = [REFS[0].environment, REFS[2].environment]
+
+
+def make_id(ref: QueueRef, number: int) -> str:
+    """Return an id. The two queues of one environment share half of theirs."""
+    return f"{ENVS.index(ref.environment)}:{number + REFS.index(ref) * IDS // 2}"
+
 
 refs = st.sampled_from([REFS[0], REFS[0], *REFS])
 slots = st.integers(0, 1)
@@ -84,9 +91,15 @@ class JobSpec:
 
     def job(self, ref: QueueRef, number: int) -> NewJob:
         payload = f"{number}.".encode() + b"x" * self.padding
-        job_id = f"{REFS.index(ref)}:{self.id}"
         return NewJob(
-            "send", payload, job_id, self.delay_ms, self.priority, self.ttl_ms, self.max_attempts, flow=self.flow
+            "send",
+            payload,
+            make_id(ref, self.id),
+            self.delay_ms,
+            self.priority,
+            self.ttl_ms,
+            self.max_attempts,
+            flow=self.flow,
         )
 
 
@@ -205,6 +218,8 @@ class TiersMachine(RuleBasedStateMachine):
 
     def arrive(self, sync: LateSync) -> None:
         run(self.valkey, self.stubs.sync_cold(sync.ref, sync.numbers, sync.gone))
+        freed = [IdChange(job_id, token, "remove") for job_id, token in sync.numbers.freed_ids]
+        run(self.valkey, self.stubs.settle_ids(sync.ref.environment, freed))
 
     # Producers
 
@@ -229,24 +244,23 @@ class TiersMachine(RuleBasedStateMachine):
         self.truth.answer(call, accepted)
 
     def check_answers(self, call: Call, accepted: Sequence[bool], before: World) -> None:
-        """The same id twice is one job. (One that waits in PostgreSQL until it is due, or was redriven, is not always
-        known where new jobs are accepted.)"""
-        named: set[str] = set()
-        rows = [row for row in before.rows.values() if row.ref == call.ref]
-        sure = {row.job_id for row in rows if self.is_known_for_sure(row, before)}
+        """The same id twice in an environment is one job. (Ids of jobs that were moved to Valkey, or are gone, may still
+        be registered: their process died before it freed them.)"""
+        env, named = call.ref.environment, set[str]()
+        rows = [row for row in before.rows.values() if row.ref.environment == env]
+        used = {row.job_id for row in rows if row.seq not in before.moving} | before.list_used_ids(env)
+        used |= {row.job_id for row in before.dead.values() if row.ref.environment == env}
+        unclear = {row.job_id for row in rows} | before.list_registered_ids(env)
         for job, was_accepted in zip(call.jobs, accepted, strict=True):
-            if job.new.id in named | sure | before.list_used_ids(call.ref.environment):
+            if job.new.id in named | used:
                 assert not was_accepted, f"{job} was there already"
-            elif job.new.id not in {row.job_id for row in rows}:
+            elif job.new.id not in unclear:
                 assert was_accepted, f"{job} was refused"
             named.add(job.new.id)
 
-    def is_known_for_sure(self, row: Row, world: World) -> bool:
-        return row.seq not in world.moving and self.truth.jobs[row.number].takes_its_turn
-
     @rule(ref=refs, number=st.integers(1, IDS), stop=stops)
     def cancel(self, ref: QueueRef, number: int, stop: Stop) -> None:
-        job_id = f"{REFS.index(ref)}:{number}"
+        job_id = make_id(ref, number)
         if any(job.overdue and job.new.id == job_id for job in self.truth.list_with_status(JobStatus.WAITING)):
             return  # the reason of its end is unknown
         self.truth.cancelling[job_id] += 1
@@ -270,7 +284,7 @@ class TiersMachine(RuleBasedStateMachine):
 
     @rule(ref=refs, number=st.integers(1, IDS))
     def get(self, ref: QueueRef, number: int) -> None:
-        job_id = f"{REFS.index(ref)}:{number}"
+        job_id = make_id(ref, number)
         found, world = self.client.get(ref.environment, job_id), self.world
         if any(row.job_id == job_id and row.seq in world.moving for row in world.rows.values()):
             return  # a row that is about to be deleted may still be seen

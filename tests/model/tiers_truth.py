@@ -200,6 +200,9 @@ class TiersTruth:
 
     def _accepted(self, job: Job, row: Row | None, world: World) -> None:
         assert job.status is JobStatus.SENT, f"{job} is there"
+        for other in self.list_with_status(JobStatus.WAITING, JobStatus.RUNNING, JobStatus.DEAD):
+            same_id = other.new.id == job.new.id and other.ref.environment == job.ref.environment
+            assert not same_id, f"{job} was accepted beside {other}"
         job.status, job.accepted_at = JobStatus.WAITING, self.now
         self._count(job, Op.ENQUEUE)
         if row:

@@ -84,6 +84,7 @@ MOVER_SCRIPTS = (
     "leave_cold",
     "list_dead",
     "drop_dead",
+    "settle_ids",
     "sync_settings_state",
     "restore_setting",
     "share",
@@ -97,6 +98,7 @@ MOVER_COMMANDS = READ_COMMANDS | {
     "hsetnx",
     "hdel",
     "hincrby",
+    "hscan",
     "set",
     "del",
     "wait",
@@ -125,7 +127,7 @@ def build_producer_role(scope: ProducerScope | None = None) -> ValkeyRole:
     return ValkeyRole(
         "producer",
         "Enqueues jobs. Reads no payloads.",
-        _load(queue_scripts.script, "enqueue", "sync_cold"),
+        _load(queue_scripts.script, "enqueue", "reserve_ids", "settle_ids", "sync_cold"),
         frozenset({"get", "hget", "hsetnx"}),
         [
             *("%R~hr:shards", "%R~hr:{*}:absent", "%W~hr:{*}:metrics", "%R~hr:{*}:metrics:enabled"),

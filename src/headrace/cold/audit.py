@@ -1,4 +1,4 @@
-"""Compare counters and settings of both tiers with their source, repair differences, and report the drift.
+"""Compare counters, ids and settings of both tiers with their source, repair differences, and report the drift.
 
 Counters change in the same transaction as the rows they count, so no drift is expected. Counters that a crashed process
 did not sync to Valkey are synced here.
@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 
+from headrace.cold.id_audit import IdAudit
 from headrace.cold.settings import SettingsRestorer
 from headrace.cold.store import CounterDelta
 from headrace.cold.tiers import Tiers
@@ -42,13 +43,14 @@ class TierAudit:
         self._adopt = adopt
         self._store = tiers.store
         self._settings = SettingsRestorer(tiers)
+        self._ids = IdAudit(tiers)
 
     def run_incrementally(self, shard: int) -> Iterator[Drift]:
         """Audit one queue per step and yield the drift so far, so that the caller can do other work in between; in the
         end, add it to the shard's totals. A queue that fails is logged and skipped; QueueUnavailable and
         DatabaseUnavailable are raised."""
-        drift = Drift()
-        for ref, queue_id in self._store.list_queues(shard).items():
+        drift, queues = Drift(), self._store.list_queues(shard)
+        for ref, queue_id in queues.items():
             try:
                 drift = self._repair_queue(ref, queue_id, drift)
             except (QueueUnavailable, DatabaseUnavailable):
@@ -56,6 +58,13 @@ class TierAudit:
             except Exception:
                 log.exception("could not audit %s", ref, extra={"action": "audit_failed"})
             yield drift
+        try:
+            for _ in self._ids.run_incrementally(shard, queues):
+                yield drift
+        except (QueueUnavailable, DatabaseUnavailable):
+            raise
+        except Exception:
+            log.exception("could not audit ids of shard %d", shard, extra={"action": "audit_failed"})
         drift = replace(drift, settings=self._settings.restore(shard))
         self._store.delete_obsolete()
         if drift:

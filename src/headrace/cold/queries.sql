@@ -127,8 +127,11 @@ WHERE name IN ('cold_jobs', 'cold_bytes') AND org IN ('', %(org)s) AND project I
 SELECT 1 FROM cold_spills WHERE id = %(id)s
 
 -- name: find_duplicate_ids
--- Return those of the job `ids` that a queue holds already.
+-- Return those of the job `ids` that a queue holds already, and those of the `chosen` ones that its environment does.
 SELECT job_id FROM cold_queue_entries WHERE queue_id = %(queue_id)s AND job_id = ANY(%(ids)s)
+UNION
+SELECT job_id FROM cold_ids
+WHERE org = %(org)s AND project = %(project)s AND env = %(env)s AND job_id = ANY(%(chosen)s::text[])
 
 -- name: delete_old_spills
 -- Delete the ids of spills older than an hour.
@@ -225,7 +228,7 @@ DELETE FROM cold_queue_entries WHERE seq = ANY(%(seqs)s)
 DELETE FROM cold_queue_entries e
 USING unnest(%(seqs)s::bigint[], %(job_ids)s::text[]) AS placed (seq, job_id)
 WHERE e.seq = placed.seq AND e.queue_id = %(queue_id)s AND (placed.job_id = '' OR e.job_id = placed.job_id)
-RETURNING e.seq, e.task, e.flow, e.flow_type, e.size, e.delayed
+RETURNING e.seq, e.job_id, e.task, e.flow, e.flow_type, e.size, e.delayed
 
 -- name: quarantine
 -- Move the rows `seqs` into quarantine, each with its reason from `reasons`.
@@ -249,7 +252,11 @@ WHERE seq IN (
   ORDER BY expires_ms
   LIMIT %(most)s
 )
-RETURNING seq, task, flow, flow_type, size, delayed
+RETURNING seq, job_id, task, flow, flow_type, size, delayed
+
+-- name: postpone_rows
+-- Let the rows `seqs` wait like delayed ones until `due_ms`.
+UPDATE cold_queue_entries SET delayed = true, due_ms = %(due_ms)s WHERE seq = ANY(%(seqs)s)
 
 -- name: promote_due_rows
 -- Make at most `most` delayed rows that are due by `until` (ms) wait like the others, without the rows `placed`, and
@@ -364,7 +371,7 @@ LIMIT 1
 
 -- name: delete_dead
 -- Delete at most `most` dead jobs of a queue, oldest first: with these `ids` (NULL: any), this `task` and `error` text
--- (empty: any), buried in `from_ms` to `until_ms` (NULL: no bound).
+-- (empty: any), buried in `from_ms` to `until_ms` (NULL: no bound). Return their ids.
 DELETE FROM dead_jobs WHERE seq IN (
   SELECT seq FROM dead_jobs
   WHERE queue_id = %(queue_id)s
@@ -376,6 +383,7 @@ DELETE FROM dead_jobs WHERE seq IN (
   ORDER BY buried_ms, seq
   LIMIT %(most)s
 )
+RETURNING job_id
 
 -- name: redrive_dead
 -- Make at most `most` dead jobs of a queue wait again with all their attempts, in the order in which they were buried,
@@ -404,6 +412,77 @@ SELECT queue_id, job_id, task, flow, flow_type, payload, size, priority, max_att
 FROM gone
 ORDER BY buried_ms, seq
 RETURNING task, flow, flow_type, size
+
+-- Chosen ids of an environment ----------------------------------------------------------------------------------------
+
+-- name: insert_ids
+-- Store the chosen `ids` of new jobs of an environment. Fails if one of them is stored already. In one order, so that
+-- producers cannot deadlock.
+INSERT INTO cold_ids (org, project, env, job_id, token)
+SELECT %(org)s, %(project)s, %(env)s, job_id, %(token)s FROM unnest(%(ids)s::text[]) AS new (job_id)
+ORDER BY job_id
+
+-- name: put_ids
+-- Store the `ids` of jobs of a queue that are here already; with a new token if they are stored already.
+INSERT INTO cold_ids (org, project, env, job_id, token)
+SELECT DISTINCT q.org, q.project, q.env, new.job_id, %(token)s
+FROM cold_queues q, unnest(%(ids)s::text[]) AS new (job_id)
+WHERE q.id = %(queue_id)s
+ORDER BY 4
+ON CONFLICT (org, project, env, job_id) DO UPDATE SET token = excluded.token
+
+-- name: free_ids
+-- Delete those of the `ids` of a queue of which no job of the environment waits or is dead here any more, and return them
+-- with their tokens.
+DELETE FROM cold_ids c
+USING cold_queues q, unnest(%(ids)s::text[]) AS gone (job_id)
+WHERE q.id = %(queue_id)s AND (c.org, c.project, c.env, c.job_id) = (q.org, q.project, q.env, gone.job_id)
+  AND NOT EXISTS (
+    SELECT 1 FROM cold_queue_entries e JOIN cold_queues o ON o.id = e.queue_id
+    WHERE e.job_id = c.job_id AND (o.org, o.project, o.env) = (c.org, c.project, c.env))
+  AND NOT EXISTS (
+    SELECT 1 FROM dead_jobs d JOIN cold_queues o ON o.id = d.queue_id
+    WHERE d.job_id = c.job_id AND (o.org, o.project, o.env) = (c.org, c.project, c.env))
+RETURNING c.job_id, c.token
+
+-- name: find_ids
+-- Return those of the `ids` that are stored for an environment, with their tokens.
+SELECT job_id, token FROM cold_ids
+WHERE org = %(org)s AND project = %(project)s AND env = %(env)s AND job_id = ANY(%(ids)s)
+
+-- name: list_ids
+-- Return the stored ids of an environment with their tokens, ordered by id: the first `most` after the id `after`.
+SELECT job_id, token FROM cold_ids
+WHERE org = %(org)s AND project = %(project)s AND env = %(env)s AND job_id > %(after)s
+ORDER BY job_id
+LIMIT %(most)s
+
+-- name: add_missing_ids
+-- Store the ids of jobs of a queue that an earlier release stored. It did not tell which ids were chosen: those that are
+-- no UUIDv7. (The test is shorter than has_generated_form of model/job.py, because it is made for every row.)
+INSERT INTO cold_ids (org, project, env, job_id, token)
+SELECT DISTINCT q.org, q.project, q.env, j.job_id, substr(md5(random()::text), 1, 8)
+FROM cold_queues q, (
+  SELECT job_id FROM cold_queue_entries WHERE queue_id = %(queue_id)s
+  UNION ALL
+  SELECT job_id FROM dead_jobs WHERE queue_id = %(queue_id)s
+) j
+WHERE q.id = %(queue_id)s AND NOT (length(j.job_id) = 36 AND substr(j.job_id, 14, 2) = '-7')
+  AND NOT EXISTS (
+    SELECT 1 FROM cold_ids c WHERE (c.org, c.project, c.env, c.job_id) = (q.org, q.project, q.env, j.job_id))
+ON CONFLICT DO NOTHING
+
+-- name: delete_stale_ids
+-- Delete stored ids of an environment of which no job waits or is dead here: a process of an earlier release deleted the
+-- job.
+DELETE FROM cold_ids c
+WHERE org = %(org)s AND project = %(project)s AND env = %(env)s
+  AND NOT EXISTS (
+    SELECT 1 FROM cold_queue_entries e JOIN cold_queues o ON o.id = e.queue_id
+    WHERE e.job_id = c.job_id AND (o.org, o.project, o.env) = (c.org, c.project, c.env))
+  AND NOT EXISTS (
+    SELECT 1 FROM dead_jobs d JOIN cold_queues o ON o.id = d.queue_id
+    WHERE d.job_id = c.job_id AND (o.org, o.project, o.env) = (c.org, c.project, c.env))
 
 -- Waiting jobs per task, flow and flow type --------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ Every method that changes rows also updates the queue's counters in the same tra
 
 from __future__ import annotations
 
+import secrets
 import time
 import uuid
 from collections import Counter
@@ -25,6 +26,7 @@ from headrace.cold.quota_records import (
 )
 from headrace.errors import ColdFull, CommitUnclear, DatabaseRestored, DatabaseUnavailable
 from headrace.model.envelope import MAX_ENVELOPE_BYTES
+from headrace.model.job import GeneratedJobId, has_generated_form
 from headrace.model.names import EnvRef, QueueRef
 from headrace.model.quotas import Quota, TenantRef
 from headrace.postgres.connect import (
@@ -46,6 +48,9 @@ from headrace.queue.scripts import ColdCounters, ColdRow, DeadFilter, DeadRow, P
 
 FlowKey = tuple[str, str, str]
 """Key of the counts per flow: task, flow, flow type."""
+
+ReserveIds = Callable[[Sequence[str], str], Sequence[str]]
+"""Registers ids under a token in Valkey. Returns those that jobs in Valkey have; then none is registered."""
 
 COMMIT_CHECK_S = 30.0
 COMMIT_CHECK_PAUSE_S = 0.2
@@ -97,6 +102,14 @@ class StoredJob(ColdRow):
     @property
     def ref(self) -> QueueRef:
         return QueueRef(self.org, self.project, self.env, self.queue)
+
+
+class IdsInValkey(Exception):
+    """Jobs in Valkey have some ids of a spill. Nothing was written."""
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        super().__init__(f"{len(ids)} ids are in use")
+        self.ids = ids
 
 
 class ColdStore:
@@ -198,26 +211,37 @@ class ColdStore:
     # Spill
 
     def spill(
-        self, ref: QueueRef, shard: int, jobs: Sequence[SpillJob], *, valkey_epoch: int, cold_epoch: int
+        self,
+        ref: QueueRef,
+        shard: int,
+        jobs: Sequence[SpillJob],
+        *,
+        valkey_epoch: int,
+        cold_epoch: int,
+        reserve: ReserveIds,
     ) -> tuple[list[bool], ColdCounters]:
-        """Store all jobs, or none. Return for each whether it was stored (False: a job with that id already waits
-        here), and the counters."""
+        """Store all jobs, or none. Return for each whether it was stored (False: a job with that id exists), and the
+        counters. `reserve` is called for ids that callers chose, before the commit."""
         first: dict[str, int] = {}
         for number, job in enumerate(jobs):
             first.setdefault(job.new.id, number)
         duplicates: set[str] = set()
+        in_valkey: set[str] = set()
         for _ in range(DUPLICATE_TRIES):
-            stored = {number for job_id, number in first.items() if job_id not in duplicates}
+            stored = {number for job_id, number in first.items() if job_id not in duplicates | in_valkey}
             queue_id = self.ensure_queue_id(ref, shard)
             try:
                 new = [jobs[number] for number in sorted(stored)]
-                counters = self._spill(ref, new, queue_id, valkey_epoch, cold_epoch)
+                counters = self._spill(ref, new, queue_id, valkey_epoch, cold_epoch, reserve)
             except DatabaseRestored:
                 if self._identity is None:
                     raise  # another PostgreSQL: the caller checks whether it is the right one
                 continue  # with a new id of the queue
             except DuplicateKey:
-                duplicates = self._find_duplicate_ids(queue_id, jobs)  # read only on conflict, which is rare
+                duplicates = self._find_duplicate_ids(ref, queue_id, jobs)  # read only on conflict, which is rare
+                continue
+            except IdsInValkey as error:
+                in_valkey.update(error.ids)
                 continue
             return [number in stored for number in range(len(jobs))], counters
         raise DatabaseUnavailable(
@@ -225,7 +249,13 @@ class ColdStore:
         )
 
     def _spill(
-        self, ref: QueueRef, jobs: Sequence[SpillJob], queue_id: int, valkey_epoch: int, cold_epoch: int
+        self,
+        ref: QueueRef,
+        jobs: Sequence[SpillJob],
+        queue_id: int,
+        valkey_epoch: int,
+        cold_epoch: int,
+        reserve: ReserveIds,
     ) -> ColdCounters:
         delayed = [job for job in jobs if job.delayed]
         delta = CounterDelta(
@@ -237,14 +267,20 @@ class ColdStore:
         )
         # Delayed jobs overtake no other job, so they are accepted in any epoch.
         epoch = cold_epoch if delta.waiting else None
-        spill_id, xact = uuid.uuid4(), None
+        spill_id, xact, chosen, token = uuid.uuid4(), None, _list_chosen_ids(jobs), make_id_token()
         try:
             with self.transaction() as conn:
+                if chosen:
+                    conn.execute(QUERIES["insert_ids"], {**vars(ref.environment), "ids": chosen, "token": token})
                 with conn.cursor().copy(QUERIES["copy_rows"]) as copy:
                     copy_rows(copy, queue_id, jobs)
                 tenant = TenantRef.from_environment(ref.environment)
                 rows = conn.execute(QUERIES["insert_spill"], {"id": spill_id, **vars(tenant)}).fetchall()
                 quotas = resolve_quotas(tenant, rows)
+                # Another producer of one of these ids waits for this transaction, so only one at a time gets here. A
+                # job of this id that was moved to Valkey is there before its id was deleted here, so it is found.
+                if chosen and (used := reserve(chosen, token)):
+                    raise IdsInValkey(used)
                 # Locks are taken last: until the commit they block other producers of this queue, and of its tenant if
                 # that has a quota.
                 lock_tenants(conn, quotas)
@@ -260,8 +296,9 @@ class ColdStore:
             counters = self.read_counters(queue_id)
         return counters
 
-    def _find_duplicate_ids(self, queue_id: int, jobs: Iterable[SpillJob]) -> set[str]:
-        values = {"queue_id": queue_id, "ids": [job.new.id for job in jobs]}
+    def _find_duplicate_ids(self, ref: QueueRef, queue_id: int, jobs: Iterable[SpillJob]) -> set[str]:
+        ids = {"ids": [job.new.id for job in jobs], "chosen": _list_chosen_ids(jobs)}
+        values = {**vars(ref.environment), "queue_id": queue_id, **ids}
         with self.transaction() as conn:
             return set(conn.cursor(row_factory=scalar_row).execute(QUERIES["find_duplicate_ids"], values))
 
@@ -372,11 +409,15 @@ class ColdStore:
         *,
         valkey_epoch: int | None,
         close_epoch: int | None = None,
+        deleted_ids: Sequence[str] = (),
     ) -> ColdCounters:
         """Apply `delta` and the per-flow `details` to the queue's counters, and return them. After `close_epoch`,
         spills of that epoch or an earlier one are refused. `oldest_ms` is read only if the waiting count changed; it is
-        consistent, because the queue's row is locked until the commit."""
+        consistent, because the queue's row is locked until the commit. `deleted_ids` are those of jobs that this
+        transaction has deleted."""
+        freed = self._free_ids(conn, queue_id, deleted_ids)
         counters, _ = self._update_counters(conn, queue_id, delta, None, valkey_epoch, close_epoch)
+        counters = replace(counters, freed_ids=freed)
         self._add_flow_counts(conn, queue_id, details)
         return replace(counters, oldest_ms=self.find_oldest_ms(conn, queue_id)) if delta.waiting else counters
 
@@ -401,7 +442,8 @@ class ColdStore:
             if not rows:
                 return 0, None
             removal = compute_removal(rows, expired=len(rows))
-            return len(rows), self.update_counters(conn, queue_id, *removal, valkey_epoch=valkey_epoch)
+            ids = [row["job_id"] for row in rows]
+            return len(rows), self.update_counters(conn, queue_id, *removal, valkey_epoch=valkey_epoch, deleted_ids=ids)
 
     def confirm_placed(self, queue_id: int, placed: Sequence[PlacedRow]) -> ColdCounters:
         """Delete rows that are placed in Valkey. Return the counters."""
@@ -410,7 +452,19 @@ class ColdStore:
             cursor = conn.cursor(row_factory=dict_row)
             rows = cursor.execute(QUERIES["delete_placed_rows"], {"queue_id": queue_id, **ids}).fetchall()
             removal = compute_removal(rows, refilled=len(rows))
-            return self.update_counters(conn, queue_id, *removal, valkey_epoch=None)
+            deleted = [row["job_id"] for row in rows]
+            return self.update_counters(conn, queue_id, *removal, valkey_epoch=None, deleted_ids=deleted)
+
+    def postpone(
+        self, conn: Connection, queue_id: int, rows: Sequence[ColdRow], due_ms: float, valkey_epoch: int | None
+    ) -> ColdCounters:
+        """Let rows wait until `due_ms`, because other jobs have their ids. Return the counters."""
+        conn.execute(QUERIES["postpone_rows"], {"seqs": [row.seq for row in rows], "due_ms": due_ms})
+        waiting = [vars(row) for row in rows if not row.delayed]
+        size = sum(row["size"] for row in waiting)
+        delta = CounterDelta(waiting=-len(waiting), waiting_bytes=-size, delayed=len(waiting), delayed_bytes=size)
+        flows = {flow: -count for flow, count in _count_flows(waiting).items()}
+        return self.update_counters(conn, queue_id, delta, flows, valkey_epoch=valkey_epoch)
 
     def promote_due(
         self, queue_id: int, until_ms: float, limit: int, placed: Iterable[int], valkey_epoch: int | None
@@ -444,19 +498,20 @@ class ColdStore:
             is_placed = any(row.seq == job.seq and row.job_id in (None, job.job_id) for row in read_placed())
             if is_placed or not self.delete(conn, [job.seq]):
                 return None
-            return self.update_counters(
-                conn, job.queue_id, *compute_removal([vars(job)], cancelled=1), valkey_epoch=None
-            )
+            removal = compute_removal([vars(job)], cancelled=1)
+            return self.update_counters(conn, job.queue_id, *removal, valkey_epoch=None, deleted_ids=[job.job_id])
 
     # Dead jobs
 
     def store_dead(
-        self, queue_id: int, read: Callable[[], Sequence[DeadRow]], valkey_epoch: int | None
+        self, queue_id: int, read: Callable[[], Sequence[DeadRow]], valkey_epoch: int | None, token: str
     ) -> tuple[Sequence[DeadRow], ColdCounters | None]:
-        """Store the dead jobs that `read` returns. Return them, and the counters (None: all were already stored).
-        `read` is called under the lock, so that it does not return a job that is being redriven."""
+        """Store the dead jobs that `read` returns, and their ids under `token` (except ids that may be generated).
+        Return them, and the counters (None: all were already stored). `read` is called under the lock, so that it does
+        not return a job that is being redriven."""
         with self.locked_transaction(queue_id) as conn:
             rows = read()
+            self.put_ids(conn, queue_id, [row.job_id for row in rows if not has_generated_form(row.job_id)], token)
             added = sum(
                 conn.execute(QUERIES["insert_dead_job"], {"queue_id": queue_id, **vars(row)}).rowcount for row in rows
             )
@@ -486,12 +541,11 @@ class ColdStore:
         """Delete up to `limit` dead jobs. Return how many, and the counters (None: nothing changed)."""
         values = {"queue_id": queue_id, "most": limit, **_filter_params(which)}
         with self.locked_transaction(queue_id) as conn:
-            removed = conn.execute(QUERIES["delete_dead"], values).rowcount
-            if not removed:
+            ids = conn.cursor(row_factory=scalar_row).execute(QUERIES["delete_dead"], values).fetchall()
+            if not ids:
                 return 0, None
-            return removed, self.update_counters(
-                conn, queue_id, CounterDelta(dead=-removed, removed=removed), {}, valkey_epoch=None
-            )
+            delta = CounterDelta(dead=-len(ids), removed=len(ids))
+            return len(ids), self.update_counters(conn, queue_id, delta, {}, valkey_epoch=None, deleted_ids=ids)
 
     def redrive(
         self, ref: QueueRef, queue_id: int, which: DeadFilter, limit: int, now_ms: float
@@ -511,6 +565,38 @@ class ColdStore:
             counters = self.update_counters(conn, queue_id, delta, _count_flows(rows), valkey_epoch=None)
             raise_if_exceeded(quotas, partial(read_cold_usage, conn), _compute_quota_additions(delta))
         return len(rows), counters
+
+    # Chosen ids
+
+    def put_ids(self, conn: Connection, queue_id: int, ids: Sequence[str], token: str) -> None:
+        """Store ids of jobs of a queue that are stored here, as chosen ones, or give them a new token."""
+        if ids:
+            conn.execute(QUERIES["put_ids"], {"queue_id": queue_id, "ids": list(ids), "token": token})
+
+    def _free_ids(self, conn: Connection, queue_id: int, ids: Sequence[str]) -> list[tuple[str, str]]:
+        """Delete chosen ids of deleted jobs, unless another job of the environment has the same. Return them with their
+        tokens."""
+        return conn.execute(QUERIES["free_ids"], {"queue_id": queue_id, "ids": list(ids)}).fetchall() if ids else []
+
+    def find_ids(self, conn: Connection, env: EnvRef, ids: Sequence[str]) -> dict[str, str]:
+        """Return those of `ids` that are stored as chosen ones, with their tokens."""
+        return dict(conn.execute(QUERIES["find_ids"], {**vars(env), "ids": list(ids)}).fetchall())
+
+    def list_ids(self, env: EnvRef, after: str, limit: int) -> dict[str, str]:
+        """Return the next chosen ids of an environment in their order, with their tokens."""
+        with self.transaction() as conn:
+            rows = conn.execute(QUERIES["list_ids"], {**vars(env), "after": after, "most": limit}).fetchall()
+        return dict(rows)
+
+    def add_missing_ids(self, queue_id: int) -> int:
+        """Store the ids of jobs that an earlier release stored, unless they may be generated. Return how many."""
+        with self.transaction() as conn:
+            return conn.execute(QUERIES["add_missing_ids"], {"queue_id": queue_id}).rowcount
+
+    def delete_stale_ids(self, env: EnvRef) -> int:
+        """Delete ids of jobs that an earlier release deleted. Return how many."""
+        with self.transaction() as conn:
+            return conn.execute(QUERIES["delete_stale_ids"], vars(env)).rowcount
 
     # Flows and settings
 
@@ -626,6 +712,15 @@ _COPY_TYPES = (
 )
 
 
+def make_id_token() -> str:
+    """Return a token for ids that are stored together."""
+    return secrets.token_hex(4)
+
+
+def _list_chosen_ids(jobs: Iterable[SpillJob]) -> list[str]:
+    return [job.new.id for job in jobs if not isinstance(job.new.id, GeneratedJobId)]
+
+
 def record_event(
     conn: Connection, server: str, shard: int, kind: str, description: str, losses: Mapping[QueueRef, int]
 ) -> None:
@@ -660,7 +755,7 @@ def copy_rows(copy: Copy, queue_id: int, jobs: Iterable[SpillJob]) -> None:
         )
 
 
-_COUNTER_COLUMNS = [field.name for field in fields(ColdCounters) if field.name != "oldest_ms"]
+_COUNTER_COLUMNS = [field.name for field in fields(ColdCounters) if field.name not in ("oldest_ms", "freed_ids")]
 
 
 def _parse_counters(row: Mapping[str, Any]) -> ColdCounters:

@@ -16,10 +16,19 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
 
-from headrace.cold.store import NO_LIMITS, ColdLimits, ColdStore, StoredJob
-from headrace.errors import DatabaseRestored, HeadraceError, QuotaExceeded, WrongDatabase
+from headrace.cold.store import NO_LIMITS, ColdLimits, ColdStore, StoredJob, make_id_token
+from headrace.errors import (
+    ColdFull,
+    CommitUnclear,
+    DatabaseRestored,
+    HeadraceError,
+    MemoryFull,
+    QueueUnavailable,
+    QuotaExceeded,
+    WrongDatabase,
+)
 from headrace.model.envelope import open_payload, split_flow_type
-from headrace.model.job import JobInfo, JobState
+from headrace.model.job import JobInfo, JobState, has_generated_form
 from headrace.model.names import EnvRef, QueueRef
 from headrace.postgres.connect import open_pool
 from headrace.queue import keys
@@ -27,7 +36,17 @@ from headrace.queue.bounds import NO_BOUNDS
 from headrace.queue.client import QueueOptions, store_shards
 from headrace.queue.overflow import SpillJob
 from headrace.queue.quotas import count_refusal
-from headrace.queue.scripts import DEAD_BYTES, ColdCounters, DeadFilter, DeadRow, EnqueueResult, PlacedRow, Stubs
+from headrace.queue.scripts import (
+    DEAD_BYTES,
+    MAX_ID_BYTES,
+    ColdCounters,
+    DeadFilter,
+    DeadRow,
+    EnqueueResult,
+    IdChange,
+    PlacedRow,
+    Stubs,
+)
 from headrace.valkey.connect import ScriptError, Valkey, connect, translate_errors
 from headrace.valkey.scripts import ScriptCall, run
 
@@ -51,9 +70,11 @@ class Tiers:
         limits: ColdLimits = NO_LIMITS,
         far_ms: int = FAR_MS,
         keep_ms: int = KEEP_MS,
+        max_id_bytes: int = MAX_ID_BYTES,
     ) -> None:
         self.far_ms = far_ms
         self._keep_ms = keep_ms  # how long the id of a dead job stays reserved in Valkey once it is in PostgreSQL
+        self.max_id_bytes = max_id_bytes  # bytes of the registered ids of a shard, see queue/lua/cold_ids.lua
         self._options = options or QueueOptions()
         self.store = ColdStore(open_pool(postgres_url), limits)
         self._valkey_url = valkey_url
@@ -87,21 +108,61 @@ class Tiers:
 
     def spill(self, ref: QueueRef, jobs: Sequence[SpillJob], reply: EnqueueResult) -> Sequence[bool]:
         shard = self.stubs.find_shard(ref)
-        epochs = {"valkey_epoch": reply.valkey_epoch, "cold_epoch": reply.cold_epoch}
+        reserved: list[IdChange] = []  # how to confirm the ids that are registered in Valkey
+
+        def reserve(ids: Sequence[str], token: str) -> Sequence[str]:
+            reserved[:] = (IdChange(job_id, token, "confirm") for job_id in ids)
+            return self._reserve_ids(ref.environment, ids, token)
+
+        def spill() -> tuple[list[bool], ColdCounters]:
+            epochs = {"valkey_epoch": reply.valkey_epoch, "cold_epoch": reply.cold_epoch}
+            return self.store.spill(ref, shard, jobs, **epochs, reserve=reserve)
+
         self._check_postgres(shard, reply.postgres_id)
         try:
-            stored, counters = self.store.spill(ref, shard, jobs, **epochs)
-        except DatabaseRestored:
-            self.check_postgres(shard, refresh=True)
-            stored, counters = self.store.spill(ref, shard, jobs, **epochs)
-        except QuotaExceeded as error:
-            self._count_refusal(ref.environment, error)
+            try:
+                stored, counters = spill()
+            except DatabaseRestored:
+                self.check_postgres(shard, refresh=True)
+                stored, counters = spill()
+        except CommitUnclear:
+            raise  # the ids stay pending
+        except Exception as error:
+            self.settle_ids(ref.environment, [each._replace(change="remove") for each in reserved])
+            if isinstance(error, QuotaExceeded):
+                self._count_refusal(ref.environment, error)
             raise
+        new_ids = {job.new.id for job, was_stored in zip(jobs, stored, strict=True) if was_stored}
+        settled = [each if each.job_id in new_ids else each._replace(change="remove") for each in reserved]
+        self.settle_ids(ref.environment, settled)
         waiting = [job.due_ms for job, was_stored in zip(jobs, stored, strict=True) if was_stored and not job.delayed]
         if counters.waiting == len(waiting) > 0:  # no other row waits
             counters = replace(counters, oldest_ms=min(waiting))
         self.sync_counters(ref, counters)
         return stored
+
+    def _reserve_ids(self, env: EnvRef, ids: Sequence[str], token: str) -> Sequence[str]:
+        """Register chosen ids. Return those that jobs in Valkey have. Raises ColdFull if Valkey cannot register them:
+        the jobs were not stored, but others of the same call may have been accepted."""
+        try:
+            return self.run(self.stubs.reserve_ids(env, ids, token, self.max_id_bytes))
+        except (MemoryFull, QueueUnavailable) as error:
+            raise ColdFull(f"The ids could not be registered in Valkey: {error}") from error
+
+    def settle_ids(self, env: EnvRef, changes: Sequence[IdChange]) -> int:
+        """Change registered ids; return how many were changed. Errors are logged, not raised: the audit repairs what
+        differs from PostgreSQL."""
+        if not changes:
+            return 0
+        try:
+            changed, refused = self.run(self.stubs.settle_ids(env, changes, self.max_id_bytes))
+        except (HeadraceError, ScriptError) as error:
+            log.warning("could not change registered ids in Valkey: %s", error, extra={"action": "unavailable"})
+            return 0
+        if refused:
+            names = " / ".join(vars(env).values())
+            log.warning("no memory to register %d ids of %s", refused, names, extra={"action": "ids_full"})
+        return changed
 
     def _count_refusal(self, env: EnvRef, error: QuotaExceeded) -> None:
         try:
@@ -180,8 +241,11 @@ class Tiers:
         def read() -> Sequence[DeadRow]:
             return self.run(self.stubs.list_dead(ref, limit, DEAD_BYTES))
 
-        rows, counters = self.store.store_dead(queue_id, read, epoch)
+        token = make_id_token()
+        rows, counters = self.store.store_dead(queue_id, read, epoch, token)
         if rows:
+            chosen = [row.job_id for row in rows if not has_generated_form(row.job_id)]
+            self.settle_ids(ref.environment, [IdChange(job_id, token, "set") for job_id in chosen])
             self.run(self.stubs.drop_dead(ref, rows, self._keep_ms))
         if counters is not None:
             self.sync_counters(ref, counters)
@@ -232,12 +296,14 @@ class Tiers:
             self.store.record_event("postgres", shard, "adopted", "An operator adopted this PostgreSQL.")
 
     def sync_counters(self, ref: QueueRef, counters: ColdCounters, deleted_rows: Sequence[int] = ()) -> None:
-        """Send a queue's cold counters to Valkey. Errors are logged, not raised: PostgreSQL has committed, and the next
-        sync sends absolute values."""
+        """Send a queue's cold counters to Valkey, and free the ids of deleted jobs there. Errors are logged, not
+        raised: PostgreSQL has committed, the next sync sends absolute values, and the audit repairs ids."""
         try:
             self.run(self.stubs.sync_cold(ref, counters, deleted_rows, self.store.read_identity()))
         except (HeadraceError, ScriptError) as error:
             log.warning("could not sync cold counters to Valkey: %s", error, extra={"action": "unavailable"})
+        freed = [IdChange(job_id, token, "remove") for job_id, token in counters.freed_ids]
+        self.settle_ids(ref.environment, freed)
 
 
 def to_waiting_state(job: StoredJob) -> JobState:

@@ -4,6 +4,7 @@ worker). All times are those of the Valkey server, in milliseconds."""
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,11 +14,26 @@ from headrace.model.envelope import JSON_CODEC, mark_flow_type
 from headrace.model.names import EnvRef, QueueRef
 
 
-def make_job_id() -> str:
+class GeneratedJobId(str):
+    """An id that `make_job_id` returned in this process. It is random, so no other job has it, and Valkey does not
+    register it while its job is in PostgreSQL. Every other string is an id that the caller chose."""
+
+    __slots__ = ()
+
+
+GENERATED_FORM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+
+def has_generated_form(job_id: str) -> bool:
+    """Return whether an id may have been generated: it is a UUIDv7. For stored jobs, of which no more is known."""
+    return GENERATED_FORM.fullmatch(job_id) is not None
+
+
+def make_job_id() -> GeneratedJobId:
     """Return a UUIDv7. Ids of one producer sort by time, which keeps indexes and refills in order."""
     moment, noise = f"{time.time_ns() // 1_000_000:012x}", os.urandom(10).hex()
     variant = "89ab"[int(noise[0], 16) & 3]
-    return f"{moment[:8]}-{moment[8:]}-7{noise[1:4]}-{variant}{noise[4:7]}-{noise[7:19]}"
+    return GeneratedJobId(f"{moment[:8]}-{moment[8:]}-7{noise[1:4]}-{variant}{noise[4:7]}-{noise[7:19]}")
 
 
 @dataclass(frozen=True)
@@ -26,7 +42,7 @@ class NewJob:
 
     task: str  # name of the function that runs it
     payload: bytes = b""
-    id: str = field(default_factory=make_job_id)  # a second job with the same id is not accepted
+    id: str = field(default_factory=make_job_id)  # unique in its environment: a second job with it is not accepted
     delay_ms: int = 0  # time from enqueueing until the job may run
     priority: int = 0  # higher runs sooner, within its queue
     ttl_ms: int | None = None  # from enqueueing: after it, a job that waits (also for a retry) expires; None: never

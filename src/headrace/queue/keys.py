@@ -12,7 +12,8 @@ All keys of an environment have the hash tag of its shard, so that one script ca
                                        fair indexes, see lua/fair_index.lua), ticked (last tick), maintainer,
                                        maintainer_until, maintainer_ms (maintenance owner, when its ownership ends, its
                                        duration), maintain_at (when it runs next), checked (cursor of the search for
-                                       queues that are miscounted or not indexed)
+                                       queues that are miscounted or not indexed), cold_id_bytes (sum of its
+                                       environments)
     hr:{0}:metrics             stream  metric events, one field `e` (see model/event.py)
     hr:{0}:metrics:enabled     string  "0" stops writing events; odometers and seq still advance
     hr:{0}:envs                zset    fair index: environment → turns served; only environments with jobs that may run
@@ -42,9 +43,12 @@ All keys of an environment have the hash tag of its shard, so that one script ca
     hr:{0}:mover               string  name of the mover; expires with its lease
     hr:{0}:env:E               hash    depth, running, limit, burst, bytes and jobs (waiting or running), counted (when
                                        bytes and jobs were last summed from its queues), quota, share, rate_at and
-                                       refused:… (see quotas.py), share_indexed (lua/share.lua)
+                                       refused:… (see quotas.py), share_indexed (lua/share.lua), cold_id_bytes (size of
+                                       cold_ids, missing while it is empty)
     hr:{0}:env:E:queues        zset    queue → since when its oldest job waits; only queues that may run
     hr:{0}:env:E:names         set     every queue of the environment
+    hr:{0}:env:E:cold_ids      hash    id that its caller chose, of a job that waits or is dead in PostgreSQL → whether
+                                       that is certain, and a token (lua/cold_ids.lua)
     hr:{0}:env:E:parked        set     queues left out of `class` while the environment is blocked by its limit
     hr:{0}:q:E:Q               hash    names, epoch, ready, running, warm_scheduled, warm_bytes, limit, paused, closed,
                                        caps, levels, oldest, indexed, known_detail, dead_bytes (dead jobs in Valkey),
@@ -197,6 +201,10 @@ def env_queues(shard: int, ref: EnvRef) -> str:
 
 def env_names(shard: int, ref: EnvRef) -> str:
     return env(shard, ref) + ":names"
+
+
+def env_cold_ids(shard: int, ref: EnvRef) -> str:
+    return env(shard, ref) + ":cold_ids"
 
 
 def env_blocked(shard: int, ref: EnvRef) -> str:

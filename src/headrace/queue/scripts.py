@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from secrets import token_hex
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from headrace.model.envelope import open_payload, split_flow_type
 from headrace.model.event import generate_event_lua
@@ -22,7 +22,7 @@ SCRIPTS = (
     *("enqueue", "dequeue", "extend", "ack", "nack", "bury", "reclaim", "requeue", "release", "expire", "cancel"),
     *("redrive", "configure", "get", "tick", "elect", "read_refill_state", "refill", "sync_cold", "leave_cold"),
     *("list_dead", "drop_dead", "resync", "maintain", "begin", "sync_settings_state", "restore_setting", "remove_dead"),
-    *("repair", "share", "defer"),
+    *("repair", "share", "defer", "reserve_ids", "settle_ids"),
 )
 
 
@@ -45,6 +45,7 @@ DEFAULT_CAPS = WarmCaps()
 MAX_ENQUEUE_PREFIXES = 1024  # queues whose constant arguments are kept
 MAX_EXCLUDED_TASKS = 50
 DEAD_BYTES = 8 * 2**20  # payload bytes of one page of dead jobs
+MAX_ID_BYTES = 64 * 2**20  # registered ids of one shard, see lua/cold_ids.lua
 
 
 class EnqueueArgs:
@@ -133,7 +134,15 @@ class RefillResult:
     valkey_epoch: int
     answers: Sequence[int]  # one of the codes below per row; shorter than the rows if the last ones did not fit
 
-    PLACED, PLACED_BEFORE, ID_IN_USE, EXPIRED = 1, 0, -1, 2
+    PLACED, PLACED_BEFORE, ID_IN_USE, ID_OF_OTHER_QUEUE, EXPIRED = 1, 0, -1, -2, 2
+
+
+class IdChange(NamedTuple):
+    """A change of a registered id, see lua/settle_ids.lua."""
+
+    job_id: str
+    token: str
+    change: Literal["confirm", "remove", "pend", "set"]
 
 
 @dataclass(frozen=True)
@@ -152,6 +161,7 @@ class ColdCounters:
     cancelled: int
     redriven: int
     oldest_ms: float | None = None  # None: unchanged
+    freed_ids: Sequence[tuple[str, str]] = ()  # chosen ids, with tokens, of which PostgreSQL has no job any more
 
 
 @dataclass(frozen=True)
@@ -449,6 +459,26 @@ class Stubs:
     def leave_cold(self, ref: QueueRef, token: int, closed_epoch: int, next_epoch: int) -> ScriptCall[bool]:
         return self._call_for_queue("leave_cold", ref, [token, *_key_parts(ref), closed_epoch, next_epoch], bool)
 
+    def reserve_ids(
+        self, env: EnvRef, ids: Iterable[str], token: str, max_bytes: int = MAX_ID_BYTES
+    ) -> ScriptCall[list[str]]:
+        """Register ids of jobs that are about to be committed in PostgreSQL. Return those that jobs in Valkey have; if
+        there are any, none is registered."""
+        shard = self.find_shard(env)
+        args = [keys.env_part(env), max_bytes, token, *map(keys.encode, ids)]
+        return self._call("reserve_ids", shard, keys.env(shard, env), args, _parse_ids)
+
+    def settle_ids(
+        self, env: EnvRef, changes: Iterable[IdChange], max_bytes: int = MAX_ID_BYTES
+    ) -> ScriptCall[tuple[int, int]]:
+        """Change registered ids. Return how many were changed, and how many could not be registered because ids take
+        `max_bytes` of the shard."""
+        shard = self.find_shard(env)
+        triples = flatten_args((keys.encode(job_id), token, change) for job_id, token, change in changes)
+        return self._call(
+            "settle_ids", shard, keys.env(shard, env), [keys.env_part(env), max_bytes, *triples], _parse_pair
+        )
+
     def list_dead(self, ref: QueueRef, at_most: int, at_most_bytes: int = DEAD_BYTES) -> ScriptCall[list[DeadRow]]:
         """Return up to `at_most` dead jobs, oldest first; the page ends early once payloads reach `at_most_bytes`."""
         args = [*_key_parts(ref), at_most, at_most_bytes]
@@ -583,6 +613,14 @@ def split_body(body: bytes) -> tuple[list[str], bytes]:
 def _parse_maintain(answer: list[int]) -> MaintainResult:
     is_owner, again_ms, expired, reclaimed, released, ticked, to_repair, quarantined = answer
     return MaintainResult(bool(is_owner), again_ms, expired, reclaimed, released, bool(ticked), to_repair, quarantined)
+
+
+def _parse_ids(answer: list[bytes]) -> list[str]:
+    return [keys.decode(part.decode()) for part in answer]
+
+
+def _parse_pair(answer: list[int]) -> tuple[int, int]:
+    return answer[0], answer[1]
 
 
 def _parse_enqueue(answer: list[Any]) -> EnqueueResult:

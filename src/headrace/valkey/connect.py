@@ -33,9 +33,11 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from headrace.errors import (
+    ColdIdsFull,
     DeadJobsFull,
     EnqueueRateExceeded,
     HeadraceError,
+    IdPending,
     MemoryFull,
     MoverFenced,
     NotPermitted,
@@ -70,6 +72,8 @@ SCRIPT_ERRORS: dict[str, type[HeadraceError]] = {
     "FULL": QueueFull,
     "DEADFULL": DeadJobsFull,
     "COLD": QueueCold,
+    "IDPENDING": IdPending,
+    "IDSFULL": ColdIdsFull,
     "FENCED": MoverFenced,
     "WRONGDB": WrongDatabase,
     "SETTINGS": SettingsNotRestored,

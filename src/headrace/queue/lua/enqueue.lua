@@ -11,7 +11,7 @@
 -- Returns    {epoch of the queue, cold epoch, now ms, answers, id of the PostgreSQL of the shard ('': unknown)}. An
 --            answer per job: 1 (accepted), 0 (duplicate id), 2 (spill it), 3 (there is room: send its body)
 -- Errors     CLOSED: the queue is closed. Without PostgreSQL: FULL (no room), DEADFULL (no room beside dead jobs), COLD
---            (cold mode). QUOTA <name> <environment|share> <limit> <used>. RATE <environment|share> <jobs per second>
+--            (cold mode), IDPENDING (only PostgreSQL knows whether a job of one of the ids exists). QUOTA <name> <environment|share> <limit> <used>. RATE <environment|share> <jobs per second>
 --            <burst> <jobs of the call> <ms to wait>. An error refuses all jobs of the call.
 local E, Q = ARGV[3], ARGV[4]
 local shard_max, far_ms, client_cold_epoch = find_shard_cap(ARGV[11]), tonumber(ARGV[12]), tonumber(ARGV[13])
@@ -108,11 +108,23 @@ local function check_quotas()
   return redis.error_reply(table.concat(exceeded, ' ', 2))
 end
 
+-- Return whether a job of this id is in PostgreSQL: 'c' (yes), 'p' (only PostgreSQL knows); nil: no, or its id was
+-- generated (cold_ids.lua).
+local function find_registered_id(J)
+  local entry = queue.environment.has_cold_ids and redis.call('HGET', env_cold_ids_key(E), J)
+  return entry and entry:sub(1, 1) or nil
+end
+
 -- Return the error reply if the jobs of this call do not all fit and the client has no PostgreSQL, else nil.
 local function check_capacity()
   if far_ms then return nil end
   if queue.cold and queue.cold.on == 1 then
     return redis.error_reply('COLD jobs of this queue wait in PostgreSQL')
+  end
+  if queue.environment.has_cold_ids then
+    for i = FIRST, #ARGV, STRIDE do
+      if find_registered_id(ARGV[i]) == 'p' then return redis.error_reply('IDPENDING ' .. ARGV[i]) end
+    end
   end
   local full_of_dead = false
   local function all_fit(items, bytes)
@@ -179,10 +191,13 @@ local function accept(J, size, delay, body, priority, ttl, max_attempts)
     or not job_fits_shard(queue, size, shard_max))
   local exceeded = far_ms and not full and find_exceeded_quota(queue, 1, size)
   if exceeded then request_share(queue, exceeded, size) end
-  if full or exceeded then
+  local registered = not full and not exceeded and STRIDE == 7 and find_registered_id(J)
+  if registered == 'c' then return 0 end
+  if full or exceeded or registered then
     if spilled[J] or (check_each_id and redis.call('EXISTS', body_key(EJ)) == 1 and is_duplicate(J)) then return 0 end
     spilled[J] = true
-    if delay < far_ms and not cold_mode then enter_cold_mode(queue, max_items, max_bytes) end
+    -- A job that is spilled only because of its id finds room: if PostgreSQL stores it, sync_cold enters cold mode.
+    if delay < far_ms and not cold_mode and not registered then enter_cold_mode(queue, max_items, max_bytes) end
     return 2
   end
   if STRIDE == 3 then return 3 end

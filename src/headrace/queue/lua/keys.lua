@@ -25,6 +25,8 @@ local BURIED, LOSSES = PREFIX .. 'buried', PREFIX .. 'losses'
 local function env_key(E) return PREFIX .. 'env:' .. E end
 local function env_queues_key(E) return PREFIX .. 'env:' .. E .. ':queues' end
 local function env_names_key(E) return PREFIX .. 'env:' .. E .. ':names' end
+-- Ids that callers chose for jobs in PostgreSQL (cold_ids.lua).
+local function env_cold_ids_key(E) return PREFIX .. 'env:' .. E .. ':cold_ids' end
 -- `parked`: names of queues that were taken out of their `class` index because the environment is at its limit.
 local function env_blocked_key(E) return PREFIX .. 'env:' .. E .. ':parked' end
 -- `class`: fair index of the environments that have a queue of this name, for workers that serve queues by name.

@@ -2,9 +2,10 @@
 -- the script, whose functions Lua then does not create. It writes what the other parts would write
 -- (test_plain_enqueue.py compares them) and returns their reply, or it writes nothing and the other parts run.
 --
--- A call is plain if no job has a delay, a TTL or a priority, all are of the flow that the queue knows, no id exists,
--- everything fits and no quota applies; and if the queue has ready jobs, may run, and has nothing in PostgreSQL. Then
--- its oldest job, its fair indexes and its flows do not change. The order of writes is that of save.lua.
+-- A call is plain if no job has a delay, a TTL or a priority, all are of the flow that the queue knows, no id exists or
+-- is registered (cold_ids.lua), everything fits and no quota applies; and if the queue has ready jobs, may run, and has
+-- nothing in PostgreSQL. Then its oldest job, its fair indexes and its flows do not change. The order of writes is that
+-- of save.lua.
 --@include keys, clock
 local MAX_PLAIN_JOBS = 500
 
@@ -37,8 +38,9 @@ local function enqueue_plain()
   end
 
   -- The environment is below its limit, and has no quotas.
-  local env_depth, env_running, env_bytes, env_jobs, env_limit, burst, quota, share = unpack(redis.call('HMGET',
-    env_hash, 'depth', 'running', 'bytes', 'jobs', 'limit', 'burst', 'quota', 'share'))
+  local env_depth, env_running, env_bytes, env_jobs, env_limit, burst, quota, share, cold_id_bytes = unpack(
+    redis.call('HMGET', env_hash, 'depth', 'running', 'bytes', 'jobs', 'limit', 'burst', 'quota', 'share',
+      'cold_id_bytes'))
   if quota or share or not (env_depth and env_running and env_bytes and env_jobs) then return nil end
   if env_limit and (tonumber(running) >= tonumber(env_limit)
     or tonumber(env_running) >= math.floor(env_limit * (burst or 1))) then return nil end
@@ -73,6 +75,13 @@ local function enqueue_plain()
       seen_ids[J], body_keys[#body_keys + 1] = true, body_key(E .. ':' .. J)
     end
     if redis.call('EXISTS', unpack(body_keys)) > 0 then return nil end
+  end
+  if cold_id_bytes then
+    local ids = {}
+    for i = 16, #ARGV, 7 do ids[#ids + 1] = ARGV[i] end
+    for _, entry in ipairs(redis.call('HMGET', env_cold_ids_key(E), unpack(ids))) do
+      if entry then return nil end
+    end
   end
   if NOW < tonumber(oldest) then return nil end -- the clock was set back
 

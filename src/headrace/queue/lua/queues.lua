@@ -10,10 +10,10 @@ local function load_env(E)
   local env = envs[E]
   if not env then
     local v = redis.call('HMGET', env_key(E), 'depth', 'running', 'limit', 'burst', 'bytes', 'jobs', 'counted', 'quota',
-      'share')
+      'share', 'cold_id_bytes')
     env = { E = E, exists = v[1] ~= false, depth = tonumber(v[1] or 0), running = tonumber(v[2] or 0),
       limit = tonumber(v[3] or nil), bytes = tonumber(v[5] or nil), jobs = tonumber(v[6] or nil),
-      counted_at = tonumber(v[7] or nil) }
+      counted_at = tonumber(v[7] or nil), has_cold_ids = v[10] ~= false }
     if not env.exists then env.bytes, env.jobs = 0, 0 end -- else nil: made by an older release, see refresh_env_usage
     if env.limit then env.max_running = math.floor(env.limit * tonumber(v[4] or 1)) end
     local shard_state = load_shard()
