@@ -18,7 +18,7 @@ from headrace.app.dependencies import Provider
 from headrace.app.duration import Seconds, to_ms
 from headrace.app.task import Task
 from headrace.errors import ResultUnknown
-from headrace.model.envelope import Envelope, split_flow_type, unpack_payload
+from headrace.model.envelope import Envelope, unpack_payload
 from headrace.model.job import CANCELLABLE_STATES, AttemptRecord, CancelReason, JobInfo, JobState, LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.tasks import RegisteredTask
@@ -43,7 +43,7 @@ class RecorderState:
     """What the recorder notes about a job; not for tests."""
 
     number: int = 0
-    stored_flow_type: str = ""
+    has_envelope: bool = False
     decode: Callable[[], Mapping[str, Any]] = dict
     deferred_at_ms: int | None = None  # when it first had to wait for newer code
     leased: LeasedJob | None = None
@@ -296,7 +296,8 @@ class Recorder:
             job.enqueued_at_ms,
             max(0, self._now_ms - job.due_at_ms),
             job.flow,
-            job.internal.stored_flow_type,
+            job.flow_type,
+            job.internal.has_envelope,
         )
         return job.internal.leased
 
@@ -361,8 +362,7 @@ class Recorder:
         """Record a job; None if its id is taken."""
         if self._find_known(ref.environment, job.id) is not None:
             return None
-        flow_type, has_envelope = split_flow_type(job.flow_type)
-        envelope = unpack_payload(job.payload, has_envelope=has_envelope)
+        envelope = unpack_payload(job.payload, has_envelope=job.has_envelope)
         task = self._app.find_task(job.task)
         assert task is not None
         recorded = RecordedJob(
@@ -374,13 +374,13 @@ class Recorder:
             priority=job.priority,
             max_attempts=job.max_attempts,
             flow=job.flow,
-            flow_type=flow_type,
+            flow_type=job.flow_type,
             payload=job.payload,
             enqueued_at_ms=self._now_ms,
             due_at_ms=self._now_ms + job.delay_ms,
             expires_at_ms=None if job.ttl_ms is None else self._now_ms + job.ttl_ms,
             state=JobState.SCHEDULED if job.delay_ms else JobState.READY,
-            internal=RecorderState(len(self._jobs), job.flow_type, partial(task.execution.decode, envelope)),
+            internal=RecorderState(len(self._jobs), job.has_envelope, partial(task.execution.decode, envelope)),
         )
         self._jobs.append(recorded)
         self._known[ref.environment, job.id] = recorded
