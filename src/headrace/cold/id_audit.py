@@ -8,6 +8,7 @@ entry that was read, so it does not affect an entry that was made since.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 
 PAGE = 1000
 PENDING_MS = 300_000  # longer than a spill takes: PostgreSQL ends statements and idle transactions earlier
+COMMIT_S = PENDING_MS / 1000
+ROWS_PAGE = 10_000
 BYTES_FIELD = "cold_id_bytes"
 
 
@@ -28,24 +31,37 @@ class IdAudit:
     def __init__(self, tiers: Tiers) -> None:
         self._tiers = tiers
         self._store = tiers.store
+        # By shard and whether of dead jobs: when rows were read, and up to which number. Rows of lower numbers may be
+        # committed later, within COMMIT_S.
+        self._checked: dict[tuple[int, bool], list[tuple[float, int]]] = {}
 
-    def run_incrementally(self, shard: int, queues: Mapping[QueueRef, int]) -> Iterator[None]:
+    def run_incrementally(self, shard: int, queues: Iterable[QueueRef]) -> Iterator[None]:
         """Audit the ids of a shard, of which `queues` have jobs in PostgreSQL, one page per step."""
-        for queue_id in queues.values():
-            self._store.add_missing_ids(queue_id)
-            yield
+        for dead in (False, True):
+            yield from self._add_missing(shard, dead=dead)
         repaired = 0
         registered = self._correct_bytes(shard)
         for env in sorted({ref.environment for ref in queues} | registered):
-            self._store.delete_stale_ids(env)
-            for page in self._scan_registered(shard, env) if env in registered else ():
-                repaired += self._tiers.settle_ids(env, list(self._check_registered(shard, env, page)))
-                yield
             for stored in self._list_stored(env):
                 repaired += self._tiers.settle_ids(env, self._find_missing(shard, env, stored))
                 yield
+            for page in self._scan_registered(shard, env) if env in registered else ():
+                repaired += self._tiers.settle_ids(env, list(self._check_registered(shard, env, page)))
+                yield
         if repaired:
             log.info("changed %d registered ids of shard %d", repaired, shard, extra={"action": "ids_repaired"})
+
+    def _add_missing(self, shard: int, *, dead: bool) -> Iterator[None]:
+        """Store the ids of rows that processes of an earlier release added. The first audits of this process read all
+        rows, later ones only newer rows."""
+        checked, now = self._checked.setdefault((shard, dead), [(0.0, 0)]), time.monotonic()
+        while len(checked) > 1 and checked[1][0] < now - COMMIT_S:
+            del checked[0]
+        _, seq = checked[0]
+        while (last := self._store.add_missing_ids(shard, seq, ROWS_PAGE, dead=dead)) is not None:
+            seq = last
+            yield
+        checked.append((now, seq))
 
     @translate_errors()
     def _correct_bytes(self, shard: int) -> set[EnvRef]:
@@ -93,16 +109,18 @@ class IdAudit:
                     yield IdChange(job_id, stored[job_id], "pend")
 
     def _list_stored(self, env: EnvRef) -> Iterator[Mapping[str, str]]:
+        """Yield pages of the ids of an environment in PostgreSQL, with their tokens. Delete those without a job."""
         after = ""
         while page := self._store.list_ids(env, after, PAGE):
-            yield page
             after = list(page)[-1]
+            stale = self._store.delete_stale_ids(env, page)
+            yield {job_id: token for job_id, token in page.items() if job_id not in stale}
 
     @translate_errors()
     def _find_missing(self, shard: int, env: EnvRef, stored: Mapping[str, str]) -> list[IdChange]:
         """Return the changes that register ids as pending. They are confirmed by the next audit: this one may have read
         the id just before its job was deleted."""
         parts = [keys.encode(job_id) for job_id in stored]
-        entries: Any = self._tiers.valkey.hmget(keys.env_cold_ids(shard, env), parts)
+        entries: Any = self._tiers.valkey.hmget(keys.env_cold_ids(shard, env), parts) if parts else []
         pairs = zip(stored.items(), entries, strict=True)
         return [IdChange(job_id, token, "pend") for (job_id, token), entry in pairs if entry is None]

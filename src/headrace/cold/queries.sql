@@ -433,22 +433,25 @@ ON CONFLICT (org, project, env, job_id) DO UPDATE SET token = excluded.token
 
 -- name: free_ids
 -- Delete those of the `ids` of a queue of which no job of the environment waits or is dead here any more, and return them
--- with their tokens.
+-- with their tokens. Here and below, OFFSET 0 keeps a subquery from becoming a join: one probe of an index per id,
+-- whatever the planner knows of a table that has just grown.
 DELETE FROM cold_ids c
-USING cold_queues q, unnest(%(ids)s::text[]) AS gone (job_id)
-WHERE q.id = %(queue_id)s AND (c.org, c.project, c.env, c.job_id) = (q.org, q.project, q.env, gone.job_id)
+WHERE org = (SELECT org FROM cold_queues WHERE id = %(queue_id)s)
+  AND project = (SELECT project FROM cold_queues WHERE id = %(queue_id)s)
+  AND env = (SELECT env FROM cold_queues WHERE id = %(queue_id)s)
+  AND job_id = ANY(%(ids)s::text[])
   AND NOT EXISTS (
     SELECT 1 FROM cold_queue_entries e JOIN cold_queues o ON o.id = e.queue_id
-    WHERE e.job_id = c.job_id AND (o.org, o.project, o.env) = (c.org, c.project, c.env))
+    WHERE e.job_id = c.job_id AND o.org = c.org AND o.project = c.project AND o.env = c.env OFFSET 0)
   AND NOT EXISTS (
     SELECT 1 FROM dead_jobs d JOIN cold_queues o ON o.id = d.queue_id
-    WHERE d.job_id = c.job_id AND (o.org, o.project, o.env) = (c.org, c.project, c.env))
+    WHERE d.job_id = c.job_id AND o.org = c.org AND o.project = c.project AND o.env = c.env OFFSET 0)
 RETURNING c.job_id, c.token
 
 -- name: find_ids
 -- Return those of the `ids` that are stored for an environment, with their tokens.
 SELECT job_id, token FROM cold_ids
-WHERE org = %(org)s AND project = %(project)s AND env = %(env)s AND job_id = ANY(%(ids)s)
+WHERE org = %(org)s AND project = %(project)s AND env = %(env)s AND job_id = ANY(%(ids)s::text[])
 
 -- name: list_ids
 -- Return the stored ids of an environment with their tokens, ordered by id: the first `most` after the id `after`.
@@ -458,31 +461,53 @@ ORDER BY job_id
 LIMIT %(most)s
 
 -- name: add_missing_ids
--- Store the ids of jobs of a queue that an earlier release stored. It did not tell which ids were chosen: those that are
+-- Store the ids of waiting jobs of `shard` that an earlier release stored, among the `most` rows after the number `after`.
+-- Return the number of the last of these rows; NULL: there is none. It is not known which ids were chosen: those that are
 -- no UUIDv7. (The test is shorter than has_generated_form of model/job.py, because it is made for every row.)
-INSERT INTO cold_ids (org, project, env, job_id, token)
-SELECT DISTINCT q.org, q.project, q.env, j.job_id, substr(md5(random()::text), 1, 8)
-FROM cold_queues q, (
-  SELECT job_id FROM cold_queue_entries WHERE queue_id = %(queue_id)s
-  UNION ALL
-  SELECT job_id FROM dead_jobs WHERE queue_id = %(queue_id)s
-) j
-WHERE q.id = %(queue_id)s AND NOT (length(j.job_id) = 36 AND substr(j.job_id, 14, 2) = '-7')
-  AND NOT EXISTS (
-    SELECT 1 FROM cold_ids c WHERE (c.org, c.project, c.env, c.job_id) = (q.org, q.project, q.env, j.job_id))
-ON CONFLICT DO NOTHING
+WITH page AS (
+  SELECT seq, queue_id, job_id FROM cold_queue_entries WHERE seq > %(after)s ORDER BY seq LIMIT %(most)s
+), added AS (
+  INSERT INTO cold_ids (org, project, env, job_id, token)
+  SELECT q.org, q.project, q.env, p.job_id, substr(md5(random()::text), 1, 8)
+  FROM page p JOIN cold_queues q ON q.id = p.queue_id
+  WHERE q.shard = %(shard)s AND NOT (length(p.job_id) = 36 AND substr(p.job_id, 14, 2) = '-7')
+    AND NOT EXISTS (
+      SELECT 1 FROM cold_ids c
+      WHERE c.org = q.org AND c.project = q.project AND c.env = q.env AND c.job_id = p.job_id OFFSET 0)
+  ORDER BY 1, 2, 3, 4
+  ON CONFLICT DO NOTHING
+)
+SELECT max(seq) FROM page
+
+-- name: add_missing_dead_ids
+-- Like add_missing_ids, for dead jobs.
+WITH page AS (
+  SELECT seq, queue_id, job_id FROM dead_jobs WHERE seq > %(after)s ORDER BY seq LIMIT %(most)s
+), added AS (
+  INSERT INTO cold_ids (org, project, env, job_id, token)
+  SELECT q.org, q.project, q.env, p.job_id, substr(md5(random()::text), 1, 8)
+  FROM page p JOIN cold_queues q ON q.id = p.queue_id
+  WHERE q.shard = %(shard)s AND NOT (length(p.job_id) = 36 AND substr(p.job_id, 14, 2) = '-7')
+    AND NOT EXISTS (
+      SELECT 1 FROM cold_ids c
+      WHERE c.org = q.org AND c.project = q.project AND c.env = q.env AND c.job_id = p.job_id OFFSET 0)
+  ORDER BY 1, 2, 3, 4
+  ON CONFLICT DO NOTHING
+)
+SELECT max(seq) FROM page
 
 -- name: delete_stale_ids
--- Delete stored ids of an environment of which no job waits or is dead here: a process of an earlier release deleted the
--- job.
+-- Delete those of the `ids` of an environment of which no job waits or is dead here: a process of an earlier release
+-- deleted the job. Return them.
 DELETE FROM cold_ids c
-WHERE org = %(org)s AND project = %(project)s AND env = %(env)s
+WHERE org = %(org)s AND project = %(project)s AND env = %(env)s AND job_id = ANY(%(ids)s::text[])
   AND NOT EXISTS (
     SELECT 1 FROM cold_queue_entries e JOIN cold_queues o ON o.id = e.queue_id
-    WHERE e.job_id = c.job_id AND (o.org, o.project, o.env) = (c.org, c.project, c.env))
+    WHERE e.job_id = c.job_id AND o.org = c.org AND o.project = c.project AND o.env = c.env OFFSET 0)
   AND NOT EXISTS (
     SELECT 1 FROM dead_jobs d JOIN cold_queues o ON o.id = d.queue_id
-    WHERE d.job_id = c.job_id AND (o.org, o.project, o.env) = (c.org, c.project, c.env))
+    WHERE d.job_id = c.job_id AND o.org = c.org AND o.project = c.project AND o.env = c.env OFFSET 0)
+RETURNING job_id
 
 -- Waiting jobs per task, flow and flow type --------------------------------------------------------------------------
 

@@ -588,15 +588,19 @@ class ColdStore:
             rows = conn.execute(QUERIES["list_ids"], {**vars(env), "after": after, "most": limit}).fetchall()
         return dict(rows)
 
-    def add_missing_ids(self, queue_id: int) -> int:
-        """Store the ids of jobs that an earlier release stored, unless they may be generated. Return how many."""
+    def add_missing_ids(self, shard: int, after: int, limit: int, *, dead: bool) -> int | None:
+        """Store ids of waiting or dead jobs that an earlier release stored, unless they may be generated: among the
+        `limit` rows after the number `after`. Return the number of the last of these; None: there are none."""
+        query = QUERIES["add_missing_dead_ids"] if dead else QUERIES["add_missing_ids"]
         with self.transaction() as conn:
-            return conn.execute(QUERIES["add_missing_ids"], {"queue_id": queue_id}).rowcount
+            cursor = conn.cursor(row_factory=scalar_row)
+            return cursor.execute(query, {"shard": shard, "after": after, "most": limit}).fetchone()
 
-    def delete_stale_ids(self, env: EnvRef) -> int:
-        """Delete ids of jobs that an earlier release deleted. Return how many."""
+    def delete_stale_ids(self, env: EnvRef, ids: Iterable[str]) -> set[str]:
+        """Delete those of `ids` whose jobs an earlier release deleted. Return them."""
+        values = {**vars(env), "ids": list(ids)}
         with self.transaction() as conn:
-            return conn.execute(QUERIES["delete_stale_ids"], vars(env)).rowcount
+            return set(conn.cursor(row_factory=scalar_row).execute(QUERIES["delete_stale_ids"], values))
 
     # Flows and settings
 

@@ -12,3 +12,8 @@ CREATE TABLE cold_ids (
 );
 
 COMMENT ON TABLE cold_ids IS 'Chosen ids of jobs in PostgreSQL, unique per environment. Valkey has a copy that scripts read.';
+
+-- Rows come and go, as in cold_queue_entries.
+ALTER TABLE cold_ids SET (
+  autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0
+);
