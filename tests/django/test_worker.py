@@ -105,6 +105,7 @@ def test_result_without_job(backend: HeadraceBackend) -> None:
         (tasks.fail_with_complex_exception, ValueError, "inner"),
         (tasks.exit_program, SystemExit, "SystemExit: bye"),
         (tasks.async_exit_program, SystemExit, "SystemExit: bye"),
+        (tasks.interrupt, KeyboardInterrupt, "KeyboardInterrupt"),
         (tasks.raise_cancelled, asyncio.CancelledError, "CancelledError: no"),
         (tasks.return_no_json, TypeError, "Unsupported type"),
         (tasks.describe, TypeError, "takes"),

@@ -81,6 +81,11 @@ async def async_exit_program() -> None:
 
 
 @task
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@task
 async def raise_cancelled() -> None:
     raise asyncio.CancelledError("no")
 
