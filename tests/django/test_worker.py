@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from django.db import connections
@@ -328,7 +328,7 @@ def test_jobs_of_a_job_stay_with_its_tenant(backend: HeadraceBackend) -> None:
 
 
 def test_connections_are_closed_after_a_job(backend: HeadraceBackend, tmp_path: Path) -> None:
-    database = connections.databases["default"]
+    database = cast(Any, connections).databases["default"]
     before, database["NAME"] = database["NAME"], tmp_path / "db.sqlite3"
     try:
         results = [tasks.query.enqueue() for _ in range(3)]
