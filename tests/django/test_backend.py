@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,6 +33,11 @@ from tests.django.shop import tasks
 from tests.django.shop.settings import BACKEND, ENV, make_tasks
 
 ACME = EnvRef("acme", "shop", "prod")
+
+# Without types of their own.
+atomic: Any = transaction.atomic
+web: Any = WebClient()
+async_web: Any = AsyncWebClient()
 
 
 def get_info(backend: HeadraceBackend, job_id: str, env: EnvRef = ACME) -> Any:
@@ -71,7 +77,7 @@ def test_flags(backend: HeadraceBackend) -> None:
 def test_get_result(backend: HeadraceBackend, is_async: bool) -> None:
     run_after = datetime.now(UTC) + timedelta(hours=1)
     result = tasks.add.using(priority=5, run_after=run_after, queue_name="mail").enqueue(1, b=2)
-    found = wait_async(lambda: backend.aget_result(result.id)) if is_async else backend.get_result(result.id)
+    found = wait_async(partial(backend.aget_result, result.id)) if is_async else backend.get_result(result.id)
     assert found == result
     assert (found.status, found.args, found.kwargs) == ("READY", [1], {"b": 2})
     assert tasks.add.get_result(result.id) == found
@@ -90,7 +96,7 @@ def test_missing_and_invalid_ids(backend: HeadraceBackend, result_id: Any) -> No
     with pytest.raises(TaskResultDoesNotExist):
         backend.get_result(result_id)
     with pytest.raises(TaskResultDoesNotExist):
-        wait_async(lambda: backend.aget_result(result_id))
+        wait_async(partial(backend.aget_result, result_id))
 
 
 def test_job_of_another_producer(backend: HeadraceBackend) -> None:
@@ -220,25 +226,25 @@ def test_environment_of_the_context(use_tasks: Callable[..., HeadraceBackend]) -
 
 def test_tenant_of_a_request(backend: HeadraceBackend) -> None:
     globex = EnvRef("globex", "shop", "prod")
-    assert get_info(backend, WebClient().get("/enqueue").content.decode()) is not None
+    assert get_info(backend, web.get("/enqueue").content.decode()) is not None
     for answer in (
-        WebClient().get("/enqueue", headers={"x-tenant": "globex/shop/prod"}),
-        WebClient().get("/aenqueue", headers={"x-tenant": "globex/shop/prod"}),
-        wait_async(lambda: AsyncWebClient().get("/enqueue", headers={"x-tenant": "globex/shop/prod"})),
-        wait_async(lambda: AsyncWebClient().get("/aenqueue", headers={"x-tenant": "globex/shop/prod"})),
+        web.get("/enqueue", headers={"x-tenant": "globex/shop/prod"}),
+        web.get("/aenqueue", headers={"x-tenant": "globex/shop/prod"}),
+        wait_async(lambda: async_web.get("/enqueue", headers={"x-tenant": "globex/shop/prod"})),
+        wait_async(lambda: async_web.get("/aenqueue", headers={"x-tenant": "globex/shop/prod"})),
     ):
         assert get_info(backend, answer.content.decode(), globex) is not None
 
 
 def test_enqueue_does_not_wait_for_the_commit(backend: HeadraceBackend) -> None:
-    with transaction.atomic():
+    with atomic():
         result = tasks.add.enqueue(1)
         assert backend.get_result(result.id).status == TaskResultStatus.READY
 
 
 def test_enqueue_on_commit(use_tasks: Callable[..., HeadraceBackend]) -> None:
     backend = use_tasks(on_commit="default")
-    with transaction.atomic():
+    with atomic():
         result = tasks.add.enqueue(1)
         assert result.enqueued_at is None
         with pytest.raises(TaskResultDoesNotExist):
@@ -249,7 +255,7 @@ def test_enqueue_on_commit(use_tasks: Callable[..., HeadraceBackend]) -> None:
     other.refresh()
     assert result.enqueued_at is not None
     assert other.env.org == "globex"
-    with transaction.atomic():
+    with atomic():
         lost = tasks.add.enqueue(1)
         transaction.set_rollback(True)
     with pytest.raises(TaskResultDoesNotExist):

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class DjangoWorker:
 
 
 @contextmanager
-def run_worker(folder: Path, url: str, *arguments: str) -> Iterator[DjangoWorker]:
+def run_worker(folder: Path, url: str, *arguments: str) -> Generator[DjangoWorker]:
     worker = DjangoWorker(folder, url, *arguments)
     try:
         yield worker

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from django.db import connections
@@ -105,6 +105,7 @@ def test_result_without_job(backend: HeadraceBackend) -> None:
         (tasks.fail_with_complex_exception, ValueError, "inner"),
         (tasks.exit_program, SystemExit, "SystemExit: bye"),
         (tasks.async_exit_program, SystemExit, "SystemExit: bye"),
+        (tasks.interrupt, KeyboardInterrupt, "KeyboardInterrupt"),
         (tasks.raise_cancelled, asyncio.CancelledError, "CancelledError: no"),
         (tasks.return_no_json, TypeError, "Unsupported type"),
         (tasks.describe, TypeError, "takes"),
@@ -327,7 +328,7 @@ def test_jobs_of_a_job_stay_with_its_tenant(backend: HeadraceBackend) -> None:
 
 
 def test_connections_are_closed_after_a_job(backend: HeadraceBackend, tmp_path: Path) -> None:
-    database = connections.databases["default"]
+    database = cast(Any, connections).databases["default"]
     before, database["NAME"] = database["NAME"], tmp_path / "db.sqlite3"
     try:
         results = [tasks.query.enqueue() for _ in range(3)]

@@ -32,7 +32,7 @@ LOGGING_CONFIG = None  # pytest configures logging
 ALLOWED_HOSTS = ["*"]
 ROOT_URLCONF = "tests.django.shop.urls"
 MIDDLEWARE = ["headrace.contrib.django.middleware.tenant_middleware"]
-HEADRACE_TENANT = "tests.django.shop.urls.find_tenant"
+TASKS_TENANT = "tests.django.shop.urls.find_tenant"
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
 INSTALLED_APPS = ["headrace.contrib.django", "tests.django.shop"]
 if not compat.Task.__module__.startswith("django.tasks"):

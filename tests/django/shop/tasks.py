@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,7 @@ from django.db import connection
 from headrace import Snooze, current_env
 from headrace.contrib.django import compat
 
-if compat.Task.__module__.startswith("django.tasks"):
-    from django.tasks import task  # pyright: ignore
-else:
-    from django_tasks import task
+task: Any = import_module(compat.task_backends.__class__.__module__).task
 
 seen: list[Any] = []
 """What tasks have noted, in the order in which they ran."""
@@ -78,6 +76,11 @@ def exit_program() -> None:
 @task
 async def async_exit_program() -> None:
     sys.exit("bye")
+
+
+@task
+def interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 @task

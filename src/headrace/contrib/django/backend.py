@@ -119,7 +119,7 @@ class HeadraceBackend(BaseTaskBackend):
     def _send(self, spec: JobSpec[Any], result: HeadraceTaskResult) -> None:
         self.app.send_one(spec)
         set_field(result, "enqueued_at", find_enqueued(spec.id, None))
-        # The job is accepted: a receiver that raises must not make its producer believe otherwise.
+        # The job is accepted, so an error of a receiver must not reach the producer. Django logs it.
         task_enqueued.send_robust(sender=type(self), task_result=result)
 
     def _choose_env(self, task: AnyTask | None) -> EnvRef:

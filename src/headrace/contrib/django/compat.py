@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from headrace.contrib.extras import make_missing_extra
+
 if TYPE_CHECKING:
     from django_tasks import task_backends
     from django_tasks.backends.base import BaseTaskBackend
@@ -20,7 +22,10 @@ else:
     try:
         from django.tasks import task_backends
     except ImportError:
-        from django_tasks import task_backends
+        try:
+            from django_tasks import task_backends
+        except ModuleNotFoundError as error:
+            raise make_missing_extra(error, "django") from error
         from django_tasks.backends.base import BaseTaskBackend
         from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
         from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend

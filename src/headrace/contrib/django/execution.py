@@ -97,9 +97,7 @@ class DjangoExecution(TaskExecution):
         self._send(task_started, run)
         try:
             record = super()._call(prepared)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
+        except BaseException as error:  # also SystemExit, which the thread does not end with
             if not isinstance(error, Exception) or prepared.running.is_failure(error):
                 self._fail(job, run, error)
             raise

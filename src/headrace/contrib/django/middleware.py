@@ -22,7 +22,7 @@ Resolve = Callable[[HttpRequest], EnvRef | str | None]
 
 @sync_and_async_middleware
 def tenant_middleware(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
-    """Enqueue the jobs of a request in the environment of its tenant. The setting HEADRACE_TENANT is the path of a
+    """Enqueue the jobs of a request in the environment of its tenant. The setting TASKS_TENANT is the path of a
     function that takes a request and returns its environment ("org/project/env"), or None: the backend's own."""
     resolve = _load_resolve()
     if iscoroutinefunction(get_response):
@@ -41,9 +41,9 @@ def tenant_middleware(get_response: Callable[[HttpRequest], Any]) -> Callable[[H
 
 
 def _load_resolve() -> Resolve:
-    path = getattr(settings, "HEADRACE_TENANT", None)
+    path = getattr(settings, "TASKS_TENANT", None)
     if path is None:
-        raise ImproperlyConfigured("tenant_middleware needs the setting HEADRACE_TENANT: the path of a function.")
+        raise ImproperlyConfigured("tenant_middleware needs the setting TASKS_TENANT: the path of a function.")
     return import_string(path)
 
 
