@@ -10,7 +10,19 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from headrace import Bury, Depends, Headrace, JobState, Retry, RetryLater, Shared, Snooze, current_env, current_job
+from headrace import (
+    Bury,
+    Depends,
+    Headrace,
+    JobState,
+    Retry,
+    RetryLater,
+    Shared,
+    Snooze,
+    current_env,
+    current_job,
+    unique_id,
+)
 
 ENV = "acme/shop/prod"
 
@@ -156,3 +168,30 @@ def test_headers_travel_with_a_job(app: Headrace) -> None:
     send.using(headers={"trace": "ä1"}, flow_type="MAIL").enqueue("ann")
     asyncio.run(run_all(app))
     assert seen == [{"trace": "ä1"}]
+
+
+def test_a_worker_of_some_queues_is_idle_when_they_are_empty(app: Headrace) -> None:
+    seen: list[str] = []
+
+    @app.task
+    def send(to: str) -> None:
+        seen.append(to)
+
+    send.enqueue("ann")
+    other = send.using(queue="other").enqueue("bob")
+    asyncio.run(app.worker(queues=("orders",)).run_until_idle())
+    assert seen == ["ann"]
+    assert other.state() is JobState.READY
+
+
+def test_tasks_with_long_names_do_not_share_unique_ids(app: Headrace) -> None:
+    prefix = "n" * 100
+
+    @app.task(prefix + "1")
+    def first(order: int) -> None: ...
+
+    @app.task(prefix + "2")
+    def second(order: int) -> None: ...
+
+    assert unique_id(first.job(1)) == unique_id(first.job(1))
+    assert unique_id(first.job(1)) != unique_id(second.job(1))

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, Exit
 from dataclasses import replace
 from multiprocessing import util as multiprocessing_util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from headrace.app.codec import Codec, Json
 from headrace.app.context import current_running, find_env, parse_env, use_env
@@ -284,7 +284,13 @@ class Headrace(Tasks):
     def _make_handle(self, spec: JobSpec[T], sent: Outgoing) -> JobHandle[T]:
         return JobHandle(spec.id, sent.queue.environment, sent.queue, bool(sent.accepted), self, spec.task)
 
-    def handle(self, job_id: str, *, env: EnvRef | str | None = None, task: Task[Any, T] | None = None) -> JobHandle[T]:
+    @overload
+    def handle(self, job_id: str, *, env: EnvRef | str | None = None, task: Task[Any, T]) -> JobHandle[T]: ...
+    @overload
+    def handle(self, job_id: str, *, env: EnvRef | str | None = None) -> JobHandle[Any]: ...
+    def handle(
+        self, job_id: str, *, env: EnvRef | str | None = None, task: Task[Any, Any] | None = None
+    ) -> JobHandle[Any]:
         """Return the handle of a job by its id. With its `task` the result has that type. Raises NoEnvironment."""
         found = (parse_env(env) if env is not None else find_env()) or self.env
         if found is None:

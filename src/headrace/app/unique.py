@@ -22,5 +22,5 @@ def unique_id(job: JobSpec[Any], *, by: Sequence[str] | None = None, per: Second
     arguments = job.arguments if by is None else {name: job.arguments[name] for name in by}
     chosen = codec.encode_result(dict(sorted(arguments.items())))
     period = "" if per is None else str(time.time_ns() // 1_000_000 // to_ms(per))
-    digest = hashlib.blake2b(b"\0".join((chosen, period.encode())), digest_size=16).hexdigest()
+    digest = hashlib.blake2b(b"\0".join((job.task.name.encode(), chosen, period.encode())), digest_size=16).hexdigest()
     return f"{job.task.name[:80]}-{digest}"

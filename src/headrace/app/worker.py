@@ -76,7 +76,8 @@ class AppWorker:
                 await asyncio.to_thread(tiers.close)
 
     async def run_until_idle(self) -> None:
-        """Run jobs until none is ready or runs, then stop. Jobs that are scheduled for later are left."""
+        """Run jobs until none is ready or runs in the queues of this worker, then stop. Jobs that are scheduled for
+        later are left, and those of paused queues."""
         async with self.running():
             while not await asyncio.to_thread(self._is_idle):
                 await asyncio.sleep(POLL_S)
@@ -103,7 +104,9 @@ class AppWorker:
     def _is_idle(self) -> bool:
         with connect(resolve_endpoints(self._app.settings, "redis").redis) as valkey:
             states = read_states(valkey, read_shards(valkey, self._app.settings.queue.shards))
-        return not any((state.depth and not state.paused) or state.running for state in states)
+        queues = self._options.get("queues", ())
+        served = [state for state in states if not queues or state.ref.queue in queues]
+        return not any((state.depth and not state.paused) or state.running for state in served)
 
 
 @asynccontextmanager
