@@ -7,9 +7,7 @@ below uses the synchronous client; `headrace.Client` has the same methods, await
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -148,13 +146,3 @@ def test_every_number_is_there_at_any_time(queue: SyncClient) -> None:
     [state] = wait_until(lambda: read_states(queue.redis, 2), "the queue is there")
     assert (state.depth, state.scheduled, state.running, state.bytes) == (1, 1, 0, 5)
     assert state.odometers == {"enqueue": 2}
-
-
-def test_the_quick_start_of_the_readme_is_this() -> None:
-    """Every line of Python in the README stands in app.py or produce.py beside this file."""
-    readme = Path(__file__).parents[2].joinpath("README.md").read_text()
-    here = [Path(__file__).with_name(name).read_text() for name in ("app.py", "produce.py")]
-    known = {line.strip() for text in here for line in text.splitlines()}
-    shown = [line for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) for line in block.splitlines()]
-    assert len(shown) > 15
-    assert [line for line in shown if line.strip() not in known] == []
