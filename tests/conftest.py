@@ -174,6 +174,7 @@ HEAVY = (
     "tests/chaos/test_exactly_once_short.py",
     "tests/integration/test_pipeline_job.py",
     "tests/integration/test_spark_cluster.py",
+    "tests/docs/test_tutorial.py",
     "tests/compat/",
     "tests/chaos/",
 )
