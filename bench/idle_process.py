@@ -13,10 +13,10 @@ import sys
 from contextlib import ExitStack
 
 from bench.tasks import tasks
-from headrace.cli import Invocation
-from headrace.app.endpoints import resolve_endpoints
-from headrace.cli.maintenance import run_maintenance
 from headrace.app.clients import build_queue_options
+from headrace.app.endpoints import resolve_endpoints
+from headrace.cli import Invocation
+from headrace.cli.maintenance import run_maintenance
 from headrace.cli.signals import install_async_stop_event
 from headrace.queue.client import Client
 from headrace.queue.registry import WorkerRegistration

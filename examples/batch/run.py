@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 import time
 
-from tasks import app, count_words, list_folder
-
 from headrace import JobHandle
 from headrace.errors import JobFailed
+
+from tasks import app, count_words, list_folder
 
 
 def wait_with_progress(job: JobHandle[list[str]]) -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tasks import FileReport, app, count_words, list_folder
-
 from headrace.errors import JobFailed
+
+from tasks import FileReport, app, count_words, list_folder
 
 
 @pytest.fixture

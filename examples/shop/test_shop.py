@@ -7,11 +7,11 @@ from decimal import Decimal
 
 import pytest
 from fastapi.testclient import TestClient
-from tasks import Item, Mailer, Order, app, open_mailer, place_order, send_email
-from web import web
-
 from headrace import JobState, current_env
 from headrace.testing import Recorder
+
+from tasks import Item, Mailer, Order, app, open_mailer, place_order, send_email
+from web import web
 
 ACME, GLOBEX = {"X-Api-Key": "key-of-acme"}, {"X-Api-Key": "key-of-globex"}
 ORDER = {"number": 7, "email": "ann@example.com", "items": [{"sku": "tea", "price": "4.50"}]}

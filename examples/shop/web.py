@@ -7,10 +7,10 @@ from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
-from tasks import Order, app, place_order
-
 from headrace.contrib.asgi import Scope, TenantMiddleware, lifespan
 from headrace.errors import JobFailed, NoEnvironment
+
+from tasks import Order, app, place_order
 
 KEYS = {b"key-of-acme": "acme/shop/prod", b"key-of-globex": "globex/shop/prod"}
 

@@ -1,6 +1,7 @@
 """Addresses of the site."""
 
 from django.urls import path
+
 from newsletter import views
 
 urlpatterns = [

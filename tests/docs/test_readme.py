@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +19,7 @@ STOP_S = 120.0
 
 
 @contextmanager
-def run_worker(folder: Path, env: dict[str, str], *arguments: str) -> Iterator[Path]:
+def run_worker(folder: Path, env: dict[str, str], *arguments: str) -> Generator[Path]:
     """Run `headrace worker` beside the body. Its value is the file with what the worker prints."""
     output = folder / "worker.log"
     with output.open("wb") as file:

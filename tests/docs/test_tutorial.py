@@ -12,7 +12,7 @@ import re
 import shlex
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -66,7 +66,7 @@ class Terminal:
 
 
 @contextmanager
-def open_terminal(command: str, folder: Path, env: dict[str, str]) -> Iterator[Terminal]:
+def open_terminal(command: str, folder: Path, env: dict[str, str]) -> Generator[Terminal]:
     output = folder.parent / f"{shlex.split(command)[1]}.log"
     with output.open("wb") as file:
         process = subprocess.Popen(shlex.split(command), cwd=folder, env=env, stdout=file, stderr=subprocess.STDOUT)

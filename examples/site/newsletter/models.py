@@ -5,4 +5,4 @@ from django.db import models
 
 class Subscriber(models.Model):
     email = models.EmailField(unique=True)
-    welcomed_at = models.DateTimeField(null=True)
+    welcomed_at = models.DateTimeField(null=True, blank=True)

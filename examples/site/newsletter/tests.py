@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import django
 from django.core import mail
 from django.test import TestCase, override_settings
 
 from newsletter.models import Subscriber
 from newsletter.tasks import send_welcome
 
-IMMEDIATE = f"{'django.tasks' if send_welcome.__module__.startswith('django.') else 'django_tasks'}"
+PACKAGE = "django_tasks" if django.VERSION < (6, 0) else "django.tasks"
+IMMEDIATE = {"default": {"BACKEND": f"{PACKAGE}.backends.immediate.ImmediateBackend", "QUEUES": []}}
 
 
-@override_settings(TASKS={"default": {"BACKEND": f"{IMMEDIATE}.backends.immediate.ImmediateBackend", "QUEUES": []}})
+@override_settings(TASKS=IMMEDIATE)
 class NewsletterTests(TestCase):
     def test_a_subscriber_is_welcomed(self) -> None:
         with self.captureOnCommitCallbacks(execute=True):
