@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def connected(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setattr(app, "transport", ServerTransport(lambda: app.settings))
     yield
     app.close()
+    forkserver._forkserver._stop()  # pyright: ignore
 
 
 async def run_all() -> None:
