@@ -156,6 +156,19 @@ def test_providers_get_arguments_and_the_job() -> None:
     assert run(send.job("ann"), attempt=2).value == "ann 3 2"
 
 
+def test_providers_get_the_defaults_of_arguments() -> None:
+    app = Headrace(env=ENV)
+
+    def label(count: int) -> str:
+        return f"count {count}"
+
+    @app.task
+    def send(count: int = 1, label: str = Depends(label)) -> str:
+        return label
+
+    assert [run(send.job()).value, run(send.job(2)).value] == ["count 1", "count 2"]
+
+
 def test_a_cycle_is_refused() -> None:
     app = Headrace(env=ENV)
 
