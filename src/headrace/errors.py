@@ -70,6 +70,10 @@ class DependencyMissing(HeadraceError, TypeError):
     """A task was called directly without one of its dependencies."""
 
 
+class LifespanFailed(HeadraceError):
+    """The lifespan of the app failed. No job was taken."""
+
+
 class JobFailed(HeadraceError):
     """The job failed, and will not be retried."""
 

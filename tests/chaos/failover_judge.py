@@ -156,7 +156,9 @@ def find_jobs(valkey: Valkey, tiers: Tiers | None) -> tuple[set[str], set[str]]:
         node = find_node(valkey, keys.meta(shard))
         for key in cast("Iterator[bytes]", node.scan_iter(f"{keys.prefix(shard)}job:*", count=1000)):
             job_id = keys.decode(key.decode().rpartition(":")[2])
-            (dead if node.hget(key.decode(), "state") == b"dead" else waiting).add(job_id)
+            state = node.hget(key.decode(), "state")
+            if state is not None:  # else a mover has moved it to PostgreSQL, which is read below
+                (dead if state == b"dead" else waiting).add(job_id)
     if tiers is not None:
         tables = {"cold_queue_entries": waiting, "dead_jobs": dead, "cold_quarantine": dead}
         with tiers.store.transaction() as conn:

@@ -212,6 +212,7 @@ class Replicated:
         ]
         self.dice.shuffle(steps)
         self.postgres.back_up()
+        wait_for(lambda: count_checked_shards(self.postgres.url) == SHARDS, "movers have checked every shard once")
         for step in steps:
             self.let_run()
             step()
@@ -356,6 +357,13 @@ def read_server_events(postgres: str) -> list[tuple[str, int]]:
     with connect_postgres(postgres) as conn:
         rows: Any = conn.execute("SELECT server, extract(epoch FROM noticed_at) * 1000 FROM server_events").fetchall()
     return [(str(server), int(at_ms)) for server, at_ms in rows]
+
+
+def count_checked_shards(postgres: str) -> int:
+    """Return of how many shards a mover has stored what Valkey holds. It notices no failover before that."""
+    with connect_postgres(postgres) as conn:
+        rows: Any = conn.execute("SELECT shard FROM valkey_servers").fetchall()
+    return len(rows)
 
 
 def is_caught_up(reads: QueryRunner, since_ms: int) -> bool:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from headrace import JobState, NewJob, QueueRef
-from headrace.app.clients import ServerTransport
 from tests import app_process_tasks as tasks
 from tests.app_process_tasks import Item, app
 
@@ -25,7 +24,7 @@ def connected(valkey_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     """Let the app of the module use the server of this test."""
     settings = app.settings
     monkeypatch.setattr(app, "_settings", replace(settings, redis=replace(settings.redis, url=valkey_url)))
-    monkeypatch.setattr(app, "transport", ServerTransport(lambda: app.settings))
+    app.replace_transport(None)
     yield
     app.close()
     forkserver._forkserver._stop()  # pyright: ignore

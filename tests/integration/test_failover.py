@@ -290,6 +290,81 @@ class TestReports:
             assert conn.execute("SELECT accepted FROM valkey_marks").fetchall() == [(1,)]
         tiers.close()
 
+    def test_a_failover_is_reported_although_postgres_went_back_to_before_the_first_sweep(
+        self, pair: ReplicaPair, postgres_url: str
+    ) -> None:
+        run(pair.primary, STUBS.enqueue(REF, [NewJob("t", id="1")]))
+        before = Tiers(pair.primary_server.url, postgres_url, OPTIONS)
+        ValkeyLossDetector(before).check(0)  # its mover dies before the failover
+        pair.catch_up()
+        pair.cut_link()
+        with before.store.transaction() as conn:
+            conn.execute("DELETE FROM valkey_servers")
+            conn.execute("DELETE FROM valkey_marks")
+        before.close()
+        pair.kill_primary()
+        after = Tiers(pair.replica_server.url, postgres_url, OPTIONS)
+        ValkeyLossDetector(after).check(0)
+        ValkeyLossDetector(after).check(0)
+        [event] = read_server_events(after.store)
+        assert (event.server, event.kind, event.missing) == ("valkey", "restarted or failed over", 0)
+        assert "unknown" in event.description
+        after.close()
+
+    def test_a_postgres_that_went_back_to_before_the_first_sweep_is_no_failover_of_valkey(
+        self, valkey: Valkey, valkey_url: str, postgres_url: str
+    ) -> None:
+        tiers = Tiers(valkey_url, postgres_url, OPTIONS)
+        run(valkey, STUBS.enqueue(REF, [NewJob("t", id="1")]))
+        ValkeyLossDetector(tiers).check(0)
+        with tiers.store.transaction() as conn:
+            conn.execute("DELETE FROM valkey_servers")
+            conn.execute("DELETE FROM valkey_marks")
+        ValkeyLossDetector(tiers).check(0)
+        assert read_server_events(tiers.store) == []
+        tiers.close()
+
+    def test_a_full_valkey_is_checked(self, valkey: Valkey, valkey_url: str, postgres_url: str) -> None:
+        tiers = Tiers(valkey_url, postgres_url, OPTIONS)
+        run(valkey, STUBS.enqueue(REF, [NewJob("t", id="1")]))
+        valkey.set(keys.SHARDS, 1)
+        watch = ValkeyLossDetector(tiers)
+        valkey.config_set("maxmemory", 1)
+        try:
+            watch.check(0)
+        finally:
+            valkey.config_set("maxmemory", 0)
+        assert valkey.hget(keys.meta(0), valkey_watch.CHECKED_SERVER) is None
+        watch.check(0)
+        assert valkey.hget(keys.meta(0), valkey_watch.CHECKED_SERVER) is not None
+        tiers.close()
+
+    @pytest.mark.parametrize("is_reported", [False, True])
+    def test_a_mover_that_led_before_postgres_went_back_compares_with_what_others_saw_since(
+        self, pair: ReplicaPair, postgres_url: str, *, is_reported: bool
+    ) -> None:
+        before = Tiers(pair.primary_server.url, postgres_url, OPTIONS)
+        after = Tiers(pair.replica_server.url, postgres_url, OPTIONS)
+        watch = ValkeyLossDetector(before)
+        for number in range(3):
+            run(pair.primary, STUBS.enqueue(REF, [NewJob("t", id=str(number))]))
+            watch.check(0)
+        with before.store.transaction() as conn:
+            conn.execute("UPDATE valkey_servers SET version = 1")
+            conn.execute("UPDATE valkey_marks SET accepted = 1, held = 1")
+        pair.catch_up()
+        pair.cut_link()
+        run(pair.primary, STUBS.enqueue(REF, [NewJob("t", id="4"), NewJob("t", id="5")]))
+        ValkeyLossDetector(before).check(0)  # another mover leads meanwhile
+        pair.kill_primary()
+        if is_reported:
+            ValkeyLossDetector(after).check(0)
+        watch._tiers = after  # pyright: ignore[reportPrivateUsage]
+        watch.check(0)
+        assert [(event.kind, event.missing) for event in read_server_events(after.store)] == [("went back", 2)]
+        before.close()
+        after.close()
+
     def test_jobs_that_wait_in_postgres_are_not_reported(self, pair: ReplicaPair, postgres_url: str) -> None:
         options = replace(OPTIONS, caps=WarmCaps(items=1))
         tiers = Tiers(pair.primary_server.url, postgres_url, options)

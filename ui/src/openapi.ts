@@ -127,6 +127,9 @@ export interface DeadJobDetail {
   bytes: number;
   error: string;
   payload: Payload;
+  args: Record<string, unknown> | null;
+  headers: Record<string, string>;
+  codec: string;
 }
 
 export interface DeadList {
@@ -346,11 +349,17 @@ export interface Job {
   payload: Payload | null;
   error: string | null;
   cancel_requested: boolean;
+  args: Record<string, unknown> | null;
+  headers: Record<string, string>;
+  codec: string;
+  progress: Record<string, unknown> | string | null;
 }
 
 export interface JobToEnqueue {
   task: string;
   payload?: unknown;
+  args?: Record<string, unknown> | null;
+  headers?: Record<string, string>;
   payload_encoding?: "json" | "base64";
   id?: string | null;
   delay_ms?: number;

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from functools import cached_property
 from weakref import WeakKeyDictionary, WeakSet
 
 from headrace.app.endpoints import Endpoints, resolve_endpoints
@@ -22,6 +22,7 @@ from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.client import Client, QueueOptions, SyncClient
 from headrace.queue.scripts import WarmCaps
 from headrace.settings import Settings
+from headrace.valkey.connect import find_address
 
 
 def build_queue_options(settings: Settings) -> QueueOptions:
@@ -45,30 +46,6 @@ def connect_tiers(settings: Settings, endpoints: Endpoints) -> Tiers:
     limits = ColdLimits(cold.max_items, cold.max_bytes)
     far_ms, keep_ms = int(cold.far_delay * 1000), int(settings.queue.keep_done * 1000)
     return Tiers(endpoints.redis, endpoints.postgres, build_queue_options(settings), limits, far_ms, keep_ms)
-
-
-class Transport(Protocol):
-    """What an app does with its queue: real servers, or the recorder of a test."""
-
-    def enqueue_many(self, ref: QueueRef, jobs: Sequence[NewJob]) -> list[bool]: ...
-
-    async def aenqueue_many(self, ref: QueueRef, jobs: Sequence[NewJob]) -> list[bool]: ...
-
-    def get(self, env: EnvRef, job_id: str) -> JobInfo | None: ...
-
-    async def aget(self, env: EnvRef, job_id: str) -> JobInfo | None: ...
-
-    def cancel(self, env: EnvRef, job_id: str, *, running: bool) -> JobState | None: ...
-
-    async def acancel(self, env: EnvRef, job_id: str, *, running: bool) -> JobState | None: ...
-
-    def read_attempts(self, env: EnvRef, job_id: str) -> Sequence[bytes]: ...
-
-    async def aread_attempts(self, env: EnvRef, job_id: str) -> Sequence[bytes]: ...
-
-    def check_wait(self, env: EnvRef, job_id: str) -> None:
-        """Raise ResultUnknown if the job can never end while its producer waits."""
-        ...
 
 
 _transports: WeakSet[ServerTransport] = WeakSet()
@@ -95,6 +72,12 @@ class ServerTransport:
         self.lock = threading.Lock()  # of `_sync`
         self._sync: SyncClient | None = None
         self._async: WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = WeakKeyDictionary()
+
+    @cached_property
+    def address(self) -> tuple[str, int | None]:
+        """Host and port of Valkey, or the path of its socket and None. Of several servers, the first. Raises
+        ServiceUnavailable if none is configured."""
+        return find_address(resolve_endpoints(self._read_settings(), "redis").redis)
 
     def get_client(self) -> SyncClient:
         """Return the synchronous client of this process. Threads share it."""

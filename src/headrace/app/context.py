@@ -12,8 +12,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import NoEnvironment, NoJob
-from headrace.model.job import CancelReason, LeasedJob
+from headrace.model.envelope import unpack_payload
+from headrace.model.job import CancelReason, JobCancelled, LeasedJob
 from headrace.model.names import EnvRef, QueueRef
+from headrace.queue.tasks import CannotRunYet, Snooze
+from headrace.runtime.loop import is_cancelling
+from headrace.worker.failures import decide_retry
 
 if TYPE_CHECKING:
     from headrace.app.headrace import Headrace
@@ -81,6 +85,35 @@ class RunningJob:
     def cancel_reason(self) -> CancelReason | None:
         """Why the task should end early; None: it should not."""
         return self._leased.cancel_reason
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker stops: a long task may save its work and raise `Snooze(0)`. Not known in a child
+        process."""
+        return self.app is not None and self.app.is_stopping
+
+    @property
+    def body_size(self) -> int:
+        """Bytes of the encoded arguments."""
+        return len(unpack_payload(self._leased.payload, has_envelope=self._leased.has_envelope).body)
+
+    def is_failure(self, error: BaseException) -> bool:
+        """Return whether this error, raised by the run, fails the attempt: other errors defer the job, or follow from
+        cancelling it. Called by middleware in `running`."""
+        if isinstance(error, asyncio.CancelledError):
+            return not is_cancelling()
+        if isinstance(error, JobCancelled):
+            return self.cancel_reason is not CancelReason.REQUESTED
+        return not isinstance(error, Snooze | CannotRunYet)
+
+    def is_final(self, error: BaseException) -> bool:
+        """Return whether this error, raised by the run, buries the job: it is the last attempt, or the retry policy
+        allows no other. Called by middleware in `running`."""
+        if not self.is_failure(error):
+            return False
+        task = None if self.app is None else self.app.get(self.task)
+        choice = decide_retry(None if task is None else task.policy, self._leased, error)
+        return choice.delay_s is None and not choice.is_default
 
     def check(self) -> None:
         """Raise JobCancelled if the task should end early. For long work in threads, which cannot be ended."""

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AsyncExitStack, contextmanager
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,7 +32,7 @@ from headrace.app.duration import to_ms, to_seconds
 from headrace.app.middleware import Middleware, overrides
 from headrace.app.records import make_failure_record, make_result_record
 from headrace.app.signature import locate
-from headrace.model.envelope import JSON_CODEC, Envelope, split_flow_type, unpack_payload
+from headrace.model.envelope import JSON_CODEC, Envelope, open_payload, unpack_payload
 from headrace.model.job import AttemptRecord, LeasedJob
 from headrace.queue.tasks import PROCESS, THREAD, Bury, CannotRunYet, Handler, RegisteredTask, TaskFailure
 
@@ -89,7 +89,7 @@ class TaskExecution:
         self.plan  # noqa: B018 (is built)
 
     @cached_property
-    def _plain_codec(self) -> ArgumentCodec:
+    def plain_codec(self) -> ArgumentCodec:
         """For jobs with JSON arguments of a task with another codec, for example from clients in other languages."""
         return Json().prepare(self._task.signature)
 
@@ -118,6 +118,11 @@ class TaskExecution:
     @cached_property
     def _is_async(self) -> bool:
         return inspect.iscoroutinefunction(self._task.function)
+
+    @property
+    def is_on_loop(self) -> bool:
+        """Whether the function runs on the event loop of the worker."""
+        return self._is_async and self._task.settings.pool != PROCESS
 
     @cached_property
     def _needs_loop(self) -> bool:
@@ -151,9 +156,29 @@ class TaskExecution:
 
     async def around(self, job: LeasedJob, call: Callable[[], Awaitable[object]]) -> object:
         """Run the middleware of a job on the event loop, around the function."""
+        return await self._run_around(await self._prepare_on_loop(job), call, in_process=self._is_in_child)
+
+    async def run_here(self, job: LeasedJob) -> object:
+        """Run a job in this process, and return its result: on the event loop, or in a thread."""
+        if self._task.signature.is_raw:
+            if self._is_async:
+                return await self._task.function(_open_raw(job))
+            return await asyncio.to_thread(self._task.function, _open_raw(job))
         prepared = await self._prepare_on_loop(job)
+
+        async def call() -> object:
+            if self._is_async:
+                return await self.run_async(job)
+            return await asyncio.to_thread(self.run_in_thread, job)
+
+        await self._run_around(prepared, call, in_process=False)
+        return prepared.result
+
+    async def _run_around(
+        self, prepared: PreparedJob, call: Callable[[], Awaitable[object]], *, in_process: bool
+    ) -> object:
         _prepared.set(prepared)
-        if prepared.values is not None and not self._is_async and not self._is_in_child:
+        if prepared.values is not None and not self._is_async and not in_process:
             async with prepared.values.async_stack:
                 await prepared.values.create_on_loop(everything=False)
                 return await self._run_middleware(prepared, call)
@@ -179,7 +204,7 @@ class TaskExecution:
     async def run_async(self, job: LeasedJob) -> AttemptRecord | None:
         """Run an async function on the event loop."""
         if self._task.signature.is_raw:
-            return await self._task.function(job)
+            return await self._task.function(_open_raw(job))
         prepared = _find_prepared(job) or await self._prepare_on_loop(job)
         value: object = None  # of a function whose error was suppressed by a dependency
         if prepared.values is None:
@@ -194,7 +219,7 @@ class TaskExecution:
     def run_in_thread(self, job: LeasedJob) -> AttemptRecord | None:
         """Run a function in the current thread."""
         if self._task.signature.is_raw:
-            return self._task.function(job)
+            return self._task.function(_open_raw(job))
         return self._call(_find_prepared(job) or self._prepare(job, self._runtime.loop))
 
     def _call(self, prepared: PreparedJob) -> AttemptRecord | None:
@@ -225,7 +250,7 @@ class TaskExecution:
     def run_in_process(self, job: LeasedJob) -> AttemptRecord | None:
         """Run a function in a child process. Values that need an event loop are created on one in another thread."""
         if self._task.signature.is_raw:
-            return self._task.function(job)
+            return self._task.function(_open_raw(job))
         return copy_context().run(self._run_in_child, job)  # what it sets must not be visible to the next job
 
     def _run_in_child(self, job: LeasedJob) -> AttemptRecord | None:
@@ -298,9 +323,8 @@ class TaskExecution:
         return PreparedJob(job, running, arguments, values)
 
     def _open(self, job: LeasedJob) -> Envelope:
-        _, has_envelope = split_flow_type(job.flow_type)
         try:
-            envelope = unpack_payload(job.payload, has_envelope=has_envelope)
+            envelope = unpack_payload(job.payload, has_envelope=job.has_envelope)
         except ValueError as error:
             raise Bury(str(error)) from error
         if envelope.codec not in (*list_formats(self._task.codec), JSON_CODEC):
@@ -312,7 +336,7 @@ class TaskExecution:
     def decode(self, envelope: Envelope) -> dict[str, Any]:
         """Return the arguments. Raises UnknownArguments or Undecodable."""
         if envelope.codec not in list_formats(self._task.codec):
-            return self._plain_codec.decode(envelope.body)
+            return self.plain_codec.decode(envelope.body)
         codec = self._task.prepare_codec()
         if isinstance(codec, SeveralFormats):
             return codec.decode_from(envelope.codec, envelope.body)
@@ -344,3 +368,10 @@ def _find_prepared(job: LeasedJob) -> PreparedJob | None:
     """Return what `around` has prepared for this job; None if the job has no `around`."""
     prepared = _prepared.get()
     return prepared if prepared is not None and prepared.job is job else None
+
+
+def _open_raw(job: LeasedJob) -> LeasedJob:
+    """Return a job for a function that takes it as it is: with its payload, without the envelope."""
+    if not job.has_envelope:
+        return job
+    return replace(job, payload=open_payload(job.payload, has_envelope=True).body, has_envelope=False)

@@ -8,14 +8,13 @@ import os
 import threading
 import warnings
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import replace
 from multiprocessing import util as multiprocessing_util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
-from headrace.app.clients import ServerTransport, Transport
 from headrace.app.codec import Codec, Json
 from headrace.app.context import current_running, find_env, parse_env, use_env
 from headrace.app.dependencies import Provider, SharedValues
@@ -26,8 +25,9 @@ from headrace.app.retry import Retry
 from headrace.app.signature import locate
 from headrace.app.task import JobSpec, Task
 from headrace.app.tasks import Tasks
+from headrace.app.transport import Transport
 from headrace.errors import ArgumentsInvalid, NoEnvironment
-from headrace.model.envelope import Envelope, mark_flow_type
+from headrace.model.envelope import Envelope
 from headrace.model.job import NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.settings import Settings, find_settings_file, load_settings
@@ -81,23 +81,35 @@ class Headrace(Tasks):
         self.env = None if env is None else parse_env(env)
         self.queue = queue
         self.codec: Codec = codec or Json()
-        self.middleware = tuple(middleware)
+        self._middleware = tuple(middleware)
         self.state: Any = None
         """What the lifespan has yielded."""
         self.is_stopping = False
         self.overrides: Mapping[Provider, Provider] = {}
         self.uses_processes = True
         """False in tests: tasks of the process pool run in threads."""
-        self.transport: Transport = ServerTransport(self._read_settings)
+        self._transport: Transport | None = None  # created on first use
         self._url = url
         self._postgres = postgres
         self._retry = retry
         self._lifespan = lifespan
         self._settings = settings
+        self._has_settings = settings is not None
         self._included: list[Tasks] = []
         self._runtime: AppRuntime | None = None
         self._runtime_pid = 0
         self._child_lock = threading.Lock()
+
+    @property
+    def middleware(self) -> tuple[Middleware, ...]:
+        """Code around every enqueue and every run; the first is the outermost. A change applies to jobs that start
+        later. A child process has the middleware that the app has when its module is imported."""
+        return self._middleware
+
+    @middleware.setter
+    def middleware(self, middleware: Sequence[Middleware]) -> None:
+        self._middleware = tuple(middleware)
+        self.forget_registered()
 
     # Tasks
 
@@ -145,6 +157,20 @@ class Headrace(Tasks):
     # Enqueue
 
     @property
+    def transport(self) -> Transport:
+        """Where jobs go: servers, or the recorder of a test."""
+        if self._transport is None:
+            from headrace.app.clients import ServerTransport  # imports the drivers of the servers
+
+            self._transport = ServerTransport(self._read_settings)
+        return self._transport
+
+    def replace_transport(self, transport: Transport | None) -> Transport | None:
+        """Use another transport, or with None servers again. Return the one that was used, if any."""
+        before, self._transport = self._transport, transport
+        return before
+
+    @property
     def settings(self) -> Settings:
         """The settings, read on first use."""
         return self._read_settings()
@@ -152,12 +178,22 @@ class Headrace(Tasks):
     def _read_settings(self) -> Settings:
         if self._settings is None:
             loaded = load_settings({}, os.environ, find_settings_file(None, os.environ, Path())).settings
-            if self._url is not None:
-                loaded = replace(loaded, redis=replace(loaded.redis, url=self._url))
-            if self._postgres is not None:
-                loaded = replace(loaded, postgres=replace(loaded.postgres, url=self._postgres))
-            self._settings = loaded
+            self._settings = self._add_servers(loaded, ())
         return self._settings
+
+    def adopt_settings(self, settings: Settings, overridden: Collection[str] = ()) -> Settings:
+        """Use the settings of a command, with the servers of this app unless `overridden` has `redis.url` or
+        `postgres.url`; settings that were given to the app are kept. Return what applies."""
+        if not self._has_settings or self._settings is None:
+            self._settings = self._add_servers(settings, overridden)
+        return self._settings
+
+    def _add_servers(self, settings: Settings, overridden: Collection[str]) -> Settings:
+        if self._url is not None and "redis.url" not in overridden:
+            settings = replace(settings, redis=replace(settings.redis, url=self._url))
+        if self._postgres is not None and "postgres.url" not in overridden:
+            settings = replace(settings, postgres=replace(settings.postgres, url=self._postgres))
+        return settings
 
     @property
     def retry(self) -> Retry:
@@ -230,12 +266,12 @@ class Headrace(Tasks):
             running = current_running.get()
             flow = "" if running is None else running.flow
         headers = dict(options.get("headers", {}))
-        return Outgoing(self.resolve_queue(spec), spec.id, spec.task.name, spec.body, flow, headers)
+        return Outgoing(self.resolve_queue(spec), spec.id, spec.task.name, spec.body, flow, headers, app=self)
 
     def _sending(self, specs: Sequence[JobSpec[Any]], outgoing: Sequence[Outgoing]) -> ExitStack:
         """Enter the middleware of the app with all jobs, then that of each task with its jobs."""
         with ExitStack() as stack:
-            for each in self.middleware:
+            for each in self._middleware:
                 stack.enter_context(each.sending(outgoing))
             own: dict[int, tuple[Middleware, list[Outgoing]]] = {}
             for spec, sent in zip(specs, outgoing, strict=True):
@@ -323,13 +359,13 @@ class Headrace(Tasks):
 
     def close(self) -> None:
         """Close the connections of synchronous calls. They are opened again when they are needed."""
-        if isinstance(self.transport, ServerTransport):
-            self.transport.close()
+        if self._transport is not None:
+            self._transport.close()
 
     async def aclose(self) -> None:
         """Close the connections of the running event loop, and those of synchronous calls."""
-        if isinstance(self.transport, ServerTransport):
-            await self.transport.aclose()
+        if self._transport is not None:
+            await self._transport.aclose()
 
     def __enter__(self) -> Self:
         return self
@@ -350,7 +386,6 @@ def _make_job(spec: JobSpec[Any], sent: Outgoing) -> NewJob:
         if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ArgumentsInvalid(f"The header {name!r} of a job must be text. Nothing was written.")
     envelope = Envelope(spec.body, spec.codec, sent.headers)
-    flow_type = options.get("flow_type", "")
     ttl = options.get("ttl", task.settings.ttl)
     return NewJob(
         task.name,
@@ -361,7 +396,8 @@ def _make_job(spec: JobSpec[Any], sent: Outgoing) -> NewJob:
         None if ttl is None else to_ms(ttl),
         options.get("max_attempts", task.retry.attempts),
         sent.flow,
-        flow_type if envelope.is_plain else mark_flow_type(flow_type),
+        options.get("flow_type", ""),
+        not envelope.is_plain,
     )
 
 

@@ -11,6 +11,7 @@ from headrace.model.names import QueueRef
 
 if TYPE_CHECKING:
     from headrace.app.context import RunningJob
+    from headrace.app.headrace import Headrace
 
 
 @dataclass
@@ -24,13 +25,16 @@ class Outgoing:
     flow: str = ""
     headers: dict[str, str] = field(default_factory=dict[str, str])
     accepted: bool | None = None  # whether it was accepted; None before that is known
+    app: Headrace | None = field(default=None, compare=False, repr=False)
 
 
 class Middleware:
     """Base class: override what you need. The first middleware of an app is the outermost."""
 
     def sending(self, jobs: Sequence[Outgoing]) -> AbstractContextManager[None]:
-        """Surround an enqueue, of one or many jobs. If the context manager raises on entry, nothing is written."""
+        """Surround an enqueue, of one or many jobs. If the context manager raises on entry, nothing is written;
+        those of middleware outside of it are given the error. For several queues the enqueue may be partly done when it
+        raises."""
         return nullcontext()
 
     async def running(self, job: RunningJob, call_next: Callable[[], Awaitable[object]]) -> object:

@@ -7,8 +7,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -38,9 +38,13 @@ class KeptAttempt:
     error_class: str
     error: str
     traceback: str
+    details: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What an integration has added to the record."""
 
 
-def make_result_record(task: Task[Any, Any], job: LeasedJob, value: object, ttl_ms: int) -> AttemptRecord:
+def make_result_record(
+    task: Task[Any, Any], job: LeasedJob, value: object, ttl_ms: int, details: Mapping[str, object] | None = None
+) -> AttemptRecord:
     """Return the record of a job that is done. A result that cannot be kept is left out, with the reason: the job is
     done all the same."""
     body, missing = b"", ""
@@ -53,26 +57,35 @@ def make_result_record(task: Task[Any, Any], job: LeasedJob, value: object, ttl_
         body = b""
     if missing:
         log.warning("job %s (task %s) is done, but %s", job.id, job.task, missing, extra={"action": "result_not_kept"})
-    return AttemptRecord(_pack(DONE, job, missing=missing) + body, ttl_ms)
+    return AttemptRecord(_pack(DONE, job, details, missing=missing) + body, ttl_ms)
 
 
-def make_failure_record(job: LeasedJob, failure: TaskFailure, is_final: bool, ttl_ms: int) -> AttemptRecord:
+def make_failure_record(
+    job: LeasedJob, failure: TaskFailure, is_final: bool, ttl_ms: int, details: Mapping[str, object] | None = None
+) -> AttemptRecord:
     texts = {
         "error_class": failure.class_name,
         "error": failure.message[:MAX_TEXT],
         "traceback": failure.traceback_text[-MAX_TEXT:],
     }
-    return AttemptRecord(_pack(DEAD if is_final else FAILED, job, **texts), ttl_ms)
+    return AttemptRecord(_pack(DEAD if is_final else FAILED, job, details, **texts), ttl_ms)
 
 
-def _pack(state: str, job: LeasedJob, **texts: str) -> bytes:
+def _pack(state: str, job: LeasedJob, details: Mapping[str, object] | None, **texts: str) -> bytes:
     head: dict[str, object] = {"state": state, "attempt": job.attempt, "at": time.time_ns() // 1_000_000}
-    head["worker"] = _name_worker(os.getpid())
+    head["worker"] = name_worker()
+    if details:
+        head["details"] = details
     return json.dumps(head | {name: text for name, text in texts.items() if text}).encode() + b"\n"
 
 
+def name_worker() -> str:
+    """Return the name of this process in records and traces: its host and process id."""
+    return _name_process(os.getpid())
+
+
 @lru_cache(1)
-def _name_worker(pid: int) -> str:
+def _name_process(pid: int) -> str:
     return f"{socket.gethostname()}:{pid}"
 
 
@@ -87,5 +100,6 @@ def _parse(record: bytes) -> KeptAttempt:
     is_value = head["state"] == DONE and not head.get("missing")
     texts = (str(head.get(name, "")) for name in ("missing", "error_class", "error", "traceback"))
     return KeptAttempt(
-        head["state"], head["attempt"], head["at"], head.get("worker", ""), value if is_value else None, *texts
+        *(head["state"], head["attempt"], head["at"], head.get("worker", ""), value if is_value else None, *texts),
+        details=head.get("details", {}),
     )

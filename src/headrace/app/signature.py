@@ -140,6 +140,12 @@ class TaskSignature:
     def _find_old_name(self, name: str) -> str | None:
         return next((each.old for each in _find_metadata(self.hints.get(name))), None)
 
+    def describe(self) -> str:
+        """Return the arguments and the result as text: `(order: UUID, note: str = 'none') -> Decimal`."""
+        parameters = [each.replace(annotation=_quote(each.annotation)) for each in self._binding.parameters.values()]
+        result = inspect.signature(self.function).return_annotation
+        return str(inspect.Signature(parameters, return_annotation=_quote(result)))
+
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the given arguments by name, without defaults. Raises ArgumentsInvalid."""
         try:
@@ -158,3 +164,17 @@ class TaskSignature:
 
 def _find_metadata(hint: Any) -> list[Renamed]:
     return [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Renamed)]
+
+
+class _AnnotationText:
+    """An annotation that is stored as text, and shown without quotes."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _quote(annotation: Any) -> Any:
+    return _AnnotationText(annotation) if isinstance(annotation, str) else annotation

@@ -44,6 +44,8 @@ class AppWorker:
         """Raises TaskInvalid if a task of the app cannot run."""
         self._app = app
         self._options = options
+        self.needs_restart = ""
+        """Why the worker ended by itself and its process should be restarted; empty: it did not."""
         app.check()
 
     async def run_forever(self, stop: asyncio.Event) -> None:
@@ -61,16 +63,14 @@ class AppWorker:
                     WorkerRegistration(client.redis),
                     restore_settings=restore,
                 )
-                marking = asyncio.create_task(self._mark_stopping(stop))
-                try:
+                async with mark_stopping(self._app, stop):
                     if tiers is None:
                         await worker.run_forever(stop)
                     else:
                         mover = Mover(tiers, build_mover_options(settings))
                         with run_in_thread(mover.run_forever, "mover", MOVER_GRACE_S):
                             await worker.run_forever(stop)
-                finally:
-                    marking.cancel()
+                self.needs_restart = worker.needs_restart
         finally:
             if tiers is not None:
                 await asyncio.to_thread(tiers.close)
@@ -105,9 +105,20 @@ class AppWorker:
             states = read_states(valkey, read_shards(valkey, self._app.settings.queue.shards))
         return not any((state.depth and not state.paused) or state.running for state in states)
 
-    async def _mark_stopping(self, stop: asyncio.Event) -> None:
+
+@asynccontextmanager
+async def mark_stopping(app: Headrace, stop: asyncio.Event) -> AsyncGenerator[None]:
+    """Set `app.is_stopping` when `stop` is set during the body of an `async with` block."""
+
+    async def mark() -> None:
         await stop.wait()
-        self._app.is_stopping = True
+        app.is_stopping = True
+
+    marking = asyncio.create_task(mark())
+    try:
+        yield
+    finally:
+        marking.cancel()
 
 
 def build_worker_options(settings: Settings, given: AppWorkerOptions) -> WorkerOptions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import BinaryIO
 
 import click
@@ -28,6 +29,7 @@ MAX_BYTES_PER_CALL = 8 * 2**20
     metavar="FILE",
     help="Read the payload from a file; - reads standard input.",
 )
+@click.option("--args", "arguments", metavar="JSON", help="Arguments of a typed task by name, as a JSON object.")
 @click.option("--id", "job_id", help="Job id; enqueueing the same id again adds nothing (default: a new UUID).")
 @click.option(
     "--delay",
@@ -62,6 +64,7 @@ def enqueue(
     task: str,
     payload: str | None,
     payload_file: BinaryIO | None,
+    arguments: str | None,
     job_id: str | None,
     delay: int,
     priority: int,
@@ -75,7 +78,7 @@ def enqueue(
     """Add jobs to a queue."""
     if job_id is not None and count > 1:
         raise click.UsageError("--id cannot be combined with --count.")
-    body = read_payload(payload, payload_file)
+    body = read_payload(payload, payload_file, arguments)
     jobs = [
         NewJob(task, body, job_id or make_job_id(), delay, priority, ttl, max_attempts, flow, flow_type)
         for _ in range(count)
@@ -91,12 +94,29 @@ def enqueue(
         click.echo(f"accepted {jobs[0].id}" if accepted else f"already known {jobs[0].id}: nothing was added")
 
 
-def read_payload(text: str | None, file: BinaryIO | None) -> bytes:
-    if text is not None and file is not None:
-        raise click.UsageError("Use --payload or --payload-file, not both.")
+def read_payload(text: str | None, file: BinaryIO | None, arguments: str | None = None) -> bytes:
+    if sum(given is not None for given in (text, file, arguments)) > 1:
+        raise click.UsageError("Use only one of --payload, --payload-file and --args.")
+    if arguments is not None:
+        return parse_arguments_option(arguments)
     if file is not None:
         return file.read()
     return (text or "").encode(errors="surrogateescape")  # keeps command-line bytes that are not UTF-8
+
+
+def parse_arguments_option(text: str) -> bytes:
+    """Return the payload of `--args`. Raises BadParameter unless it is a JSON object."""
+    try:
+        found: object = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise click.BadParameter(f"{text[:100]!r} is not JSON: {error}.", param_hint="--args") from error
+    if not isinstance(found, dict):
+        raise click.BadParameter('The arguments must be a JSON object: {"name": value}.', param_hint="--args")
+    return json.dumps(found, separators=(",", ":")).encode()
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def enqueue_in_chunks(client: SyncClient, ref: QueueRef, jobs: list[NewJob]) -> list[bool]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -13,10 +15,13 @@ from headrace.cli.formatting import ABSENT, escape_control, format_size, format_
 from headrace.cli.output import json_option, print_json, print_table
 from headrace.cli.queue_client import open_queue_client
 from headrace.errors import JobNotWaiting, UnknownJob
+from headrace.model.arguments import parse_arguments, parse_progress
+from headrace.model.envelope import JSON_CODEC
 from headrace.model.job import CANCELLABLE_STATES, JobInfo, JobState, describe_uncancelled
 from headrace.model.names import EnvRef
 
 PREVIEW_BYTES = 1024
+MAX_VALUE_CHARS = 200  # of an argument or header
 
 
 @click.command()
@@ -25,7 +30,7 @@ PREVIEW_BYTES = 1024
 @json_option
 @pass_invocation
 def job(invocation: Invocation, env: EnvRef, job_id: str, as_json: bool) -> None:
-    """Show a job: state, payload and last error."""
+    """Show a job: state, arguments, headers, progress, payload and last error."""
     with open_queue_client(invocation.settings) as client:
         found = client.get(env, job_id)
     if found is None:
@@ -86,9 +91,31 @@ def build_rows(found: JobInfo) -> list[list[str]]:
         ["expires", format_time(found.expires_at_ms)],
         ["flow", found.flow or ABSENT],
         ["flow type", found.flow_type or ABSENT],
+        *_build_progress_rows(found),
+        *([] if found.codec == JSON_CODEC else [["codec", escape_control(found.codec)]]),
+        *_build_value_rows("header", found.headers),
+        *_build_value_rows("argument", parse_arguments(found.payload, found.codec) or {}),
         ["payload", format_size(len(found.payload)) + ("" if text or not shown else ", in hexadecimal")],
         *([["", shown + more]] if shown else []),
     ]
+
+
+def _build_progress_rows(found: JobInfo) -> list[list[str]]:
+    progress = parse_progress(found.progress)
+    if progress is None or isinstance(progress, str):
+        return [] if progress is None else [["progress", escape_control(progress)]]
+    done, total, message = (progress.get(name) for name in ("done", "total", "message"))
+    count = "" if done is None else f"{done} of {total}" if total is not None else str(done)
+    return [["progress", escape_control(", ".join(str(part) for part in (count, message) if part))]]
+
+
+def _build_value_rows(what: str, values: Mapping[str, object]) -> list[list[str]]:
+    rows: list[list[str]] = []
+    for name, value in values.items():
+        text = value if isinstance(value, str) and what == "header" else json.dumps(value, ensure_ascii=False)
+        more = " …" if len(text) > MAX_VALUE_CHARS else ""
+        rows.append([escape_control(f"{what} {name}"), escape_control(text[:MAX_VALUE_CHARS]) + more])
+    return rows
 
 
 def build_document(found: JobInfo) -> dict[str, Any]:
@@ -112,6 +139,10 @@ def build_document(found: JobInfo) -> dict[str, Any]:
         "payload": {"bytes": len(found.payload), "text" if text else "hex": shown, "cut": cut},
         "error": found.error,
         "cancel_requested": found.cancel_requested,
+        "args": parse_arguments(found.payload, found.codec),
+        "headers": dict(found.headers),
+        "codec": found.codec,
+        "progress": parse_progress(found.progress),
     }
 
 

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 
-from headrace.queue.job_context import running_job
+from headrace.queue.job_context import read_job_fields
 from headrace.settings import LogSettings
 
 
@@ -14,15 +14,7 @@ class JobFilter(logging.Filter):
     """Adds the running job to records that its task logs: `job_fields`, empty outside of tasks."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        job = running_job.get()
-        record.job_fields = {}
-        if job is not None:
-            names = {"org": job.queue.org, "project": job.queue.project, "env": job.queue.env}
-            record.job_fields = {
-                **{"job_id": job.id, "task": job.task, "queue": job.queue.queue},
-                **names,
-                "attempt": job.attempt,
-            }
+        record.job_fields = read_job_fields()
         return True
 
 

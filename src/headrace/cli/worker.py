@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import signal
 import sys
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+import traceback
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -17,13 +17,15 @@ import click
 
 from headrace.app.clients import build_queue_options
 from headrace.app.endpoints import resolve_endpoints
-from headrace.app.worker import build_mover_options, build_worker_options
+from headrace.app.worker import build_mover_options, build_worker_options, mark_stopping
 from headrace.cli import Invocation, pass_invocation
+from headrace.cli.application import LoadedApp, load_app
 from headrace.cli.arguments import parse_option
 from headrace.cli.bounds import apply_bounds_at_start
 from headrace.cli.logs import configure_logs
 from headrace.cli.maintenance import run_maintenance
 from headrace.cli.metrics_server import metrics_port_option, serve_metrics
+from headrace.cli.output import align_columns
 from headrace.cli.queue_client import open_optional_tiers
 from headrace.cli.signals import install_async_stop_event, install_signal_event, install_stop_event
 from headrace.cli.source_watcher import SourceWatcher
@@ -38,10 +40,11 @@ from headrace.cli.worker_processes import (
 )
 from headrace.cold.mover import Mover
 from headrace.cold.settings import SettingsRestorer
+from headrace.errors import HeadraceError, LifespanFailed
 from headrace.kinds import size
 from headrace.queue.client import Client
 from headrace.queue.registry import WorkerRegistration
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import THREAD, Tasks
 from headrace.queue.worker_metrics import WorkerMetrics
 from headrace.runtime.loop import run_in_thread
 from headrace.settings import Settings, mask_secret
@@ -95,6 +98,12 @@ MEMORY = size("16MiB", "1TiB")
 @click.option("--stream", "streams", multiple=True, help="Serve this Redis Stream instead of queues. Repeatable.")
 @click.option("--group", help="Consumer group for --stream (default: streams.group).")
 @click.option("--no-mover", is_flag=True, help="Do not run a mover in this worker; see `headrace mover`.")
+@click.option(
+    "--check",
+    "check_only",
+    is_flag=True,
+    help="Import and check the tasks, list them and the queues, and exit: 0, or 1 or 3 if a task cannot run.",
+)
 @metrics_port_option("worker.metrics_port")
 @pass_invocation
 def worker(
@@ -110,13 +119,14 @@ def worker(
     streams: tuple[str, ...],
     group: str | None,
     no_mover: bool,
+    check_only: bool,
     metrics_port: int | None,
 ) -> None:
     """Run a worker for the tasks in APP.
 
-    APP is module:variable and must be a headrace.Tasks. On SIGTERM or Ctrl-C, running jobs have worker.grace to finish.
-    A single process exits with code 75, to be restarted, after --max-jobs, above --max-memory, or when more than
-    worker.max_hung_threads threads hang.
+    APP is module:variable, a headrace.Headrace or a headrace.Tasks, or a module that has one of them. On SIGTERM or
+    Ctrl-C, running jobs have worker.grace to finish. A single process exits with code 75, to be restarted, after
+    --max-jobs, above --max-memory, or when more than worker.max_hung_threads threads hang.
     """
     settings = invocation.settings
     configure_logs(settings.log)
@@ -131,7 +141,12 @@ def worker(
     if reload and not is_supervised():
         # The tasks are imported by the children only: this process must survive what it cannot import.
         _supervise(settings, processes, port, watch_sources(reload_folders or (Path(),)))
-    tasks = load_tasks(app)
+    if check_only:
+        check_tasks(app, invocation, queues or streams)
+        return
+    loaded = load_app(app, invocation)
+    loaded.check()
+    tasks, settings = loaded.tasks, loaded.settings
     slots = concurrency or settings.worker.concurrency
     log_start(settings, tasks, slots, processes, queues or streams)
     if processes > 1:
@@ -140,16 +155,16 @@ def worker(
     limits = {"max_jobs": max_jobs, "max_memory": memory}
     tally = WorkerMetrics(tasks.names(), settings.worker.metrics_queues)
     if not streams:
-        apply_bounds_at_start(invocation.loaded)
+        apply_bounds_at_start(replace(invocation.loaded, settings=settings))
     with open_mover(settings, wanted=not (streams or no_mover)) as mover, run_maintenance(settings) as maintenance:
         sources = [tally.families, maintenance, *([] if mover is None else [mover.metrics.families])]
         with serve_metrics(settings, metrics_port, settings.worker.metrics_port, tally.health, *sources):
             if streams:
-                reason = asyncio.run(_serve_streams(settings, tasks, slots, streams, group, tally, limits))
+                reason = asyncio.run(_serve_streams(loaded, slots, streams, group, tally, limits))
             else:
                 # The next mover finishes what this one leaves undone.
                 with nullcontext() if mover is None else run_in_thread(mover.run_forever, "mover", MOVER_GRACE_S):
-                    reason = asyncio.run(_serve_queues(settings, tasks, slots, queues, tally, limits))
+                    reason = asyncio.run(_serve_queues(loaded, slots, queues, tally, limits))
     if reason:
         log.warning(
             "exiting with code %d to be restarted: %s", EXIT_RESTART, reason, extra={"action": "worker_recycled"}
@@ -180,18 +195,45 @@ def open_mover(settings: Settings, *, wanted: bool) -> Generator[Mover | None]:
         yield None if tiers is None else Mover(tiers, build_mover_options(settings))
 
 
-def load_tasks(app: str) -> Tasks:
-    module, _, variable = app.partition(":")
-    if not module or module.startswith("."):
-        raise click.BadParameter(f"cannot load {app!r}: no module name. Use the form module:variable.")
-    sys.path.insert(0, "")  # like `python -m`, so that modules in the working directory can be imported
+def check_tasks(app: str, invocation: Invocation, sources: Sequence[str]) -> None:
+    """Import and check the tasks, and print them. Exit with code 1 if they cannot be imported. Raises TaskInvalid."""
     try:
-        tasks = getattr(importlib.import_module(module), variable or "tasks")
-    except (ImportError, AttributeError) as error:
-        raise click.BadParameter(f"cannot load {app!r}: {error}. Use the form module:variable.") from error
-    if not isinstance(tasks, Tasks):
-        raise click.BadParameter(f"{app!r} is a {type(tasks).__name__}, not a headrace.Tasks.")
-    return tasks
+        loaded = load_app(app, invocation)
+    except HeadraceError:
+        raise
+    except click.ClickException as error:
+        click.echo(f"error: {error.format_message()}", err=True)
+        sys.exit(1)
+    except Exception as error:
+        traceback.print_exception(error)
+        click.echo(f"error: cannot load {app!r}: {type(error).__name__}: {error}", err=True)
+        sys.exit(1)
+    loaded.check()
+    typed = loaded.app.list_typed()
+    queues = {
+        name: each.settings.queue or loaded.app.queue for each in typed for name in (each.name, *each.settings.aliases)
+    }
+    rows = [
+        [each.name, queues.get(each.name, ""), "loop" if each.is_async and each.pool == THREAD else each.pool]
+        for each in loaded.tasks.list_tasks()
+    ]
+    click.echo("\n".join(align_columns([["task", "default queue", "pool"], *sorted(rows)])))
+    click.echo(f"serves: {', '.join(sources) or 'all queues'}")
+
+
+@asynccontextmanager
+async def run_lifespan(loaded: LoadedApp, stop: asyncio.Event) -> AsyncGenerator[None]:
+    """Run the lifespan of the app around the jobs of this process. Raises LifespanFailed if it does not start."""
+    async with AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(loaded.app.run_lifespan())
+        except Exception as error:
+            log.error("the lifespan of the app failed", exc_info=error, extra={"action": "lifespan_failed"})
+            raise LifespanFailed(
+                f"The lifespan of the app failed: {type(error).__name__}: {error}. No job was taken."
+            ) from error
+        await stack.enter_async_context(mark_stopping(loaded.app, stop))
+        yield
 
 
 def log_start(settings: Settings, tasks: Tasks, concurrency: int, processes: int, sources: Sequence[str]) -> None:
@@ -206,8 +248,7 @@ def log_start(settings: Settings, tasks: Tasks, concurrency: int, processes: int
 
 
 async def _serve_queues(
-    settings: Settings,
-    tasks: Tasks,
+    loaded: LoadedApp,
     concurrency: int,
     queues: tuple[str, ...],
     tally: WorkerMetrics,
@@ -215,11 +256,12 @@ async def _serve_queues(
 ) -> str:
     """Serve queues until a signal arrives. Return why the worker ended by itself; empty: it did not."""
     stop = install_async_stop_event()
+    settings, tasks = loaded.settings, loaded.tasks
     options = replace(_build_worker_options(settings, concurrency, settings.queue.lease, queues), **limits)
     url = resolve_endpoints(settings, "redis").redis
     with open_optional_tiers(settings) as tiers:
         restore = None if tiers is None else SettingsRestorer(tiers).restore_if_needed
-        async with Client(url, build_queue_options(settings)) as client:
+        async with run_lifespan(loaded, stop), Client(url, build_queue_options(settings)) as client:
             registration = WorkerRegistration(client.redis)
             worker = Worker(client, tasks, options, registration, tally, maintains=False, restore_settings=restore)
             await worker.run_forever(stop)
@@ -227,8 +269,7 @@ async def _serve_queues(
 
 
 async def _serve_streams(
-    settings: Settings,
-    tasks: Tasks,
+    loaded: LoadedApp,
     concurrency: int,
     streams: tuple[str, ...],
     group: str | None,
@@ -238,11 +279,12 @@ async def _serve_streams(
     """Serve each stream with its own `concurrency` slots, so that a slow stream does not delay another. Return why a
     worker ended by itself; empty: none did."""
     stop = install_async_stop_event()
+    settings, tasks = loaded.settings, loaded.tasks
     given = settings.streams
     options = replace(_build_worker_options(settings, concurrency, given.lease), **limits)
     codec = build_stream_codec(settings)
     url = resolve_streams_url(settings)
-    async with connect_async(url) as client:
+    async with run_lifespan(loaded, stop), connect_async(url) as client:
         groups = [
             make_watched_group(stream, group or given.group, given.org, given.project, given.env) for stream in streams
         ]

@@ -587,8 +587,8 @@ ORDER BY e.id DESC, l.missing DESC, l.org, l.project, l.env, l.queue
 -- What a mover last saw in each shard's Valkey -----------------------------------------------------------------------
 
 -- name: lock_marks
--- Let one mover at a time compare `shard` with what was seen before, until the transaction ends.
-SELECT pg_advisory_xact_lock(5021946, %(shard)s)
+-- Let one mover at a time compare `shard` with what was seen before, until the transaction ends. Return the time in ms.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM pg_advisory_xact_lock(5021946, %(shard)s)
 
 -- name: read_valkey_server
 -- Return the replication id of a shard's Valkey and the version of what was seen of it.

@@ -24,6 +24,7 @@ from headrace.cold.quota_records import (
     resolve_quotas,
 )
 from headrace.errors import ColdFull, CommitUnclear, DatabaseRestored, DatabaseUnavailable
+from headrace.model.envelope import MAX_ENVELOPE_BYTES
 from headrace.model.names import EnvRef, QueueRef
 from headrace.model.quotas import Quota, TenantRef
 from headrace.postgres.connect import (
@@ -38,8 +39,8 @@ from headrace.postgres.connect import (
     scalar_row,
     transaction,
 )
-from headrace.queue.dead_jobs import DeadCursor, DeadEntry
-from headrace.queue.flow_depths import TierFlowDepth
+from headrace.queue.dead_jobs import DeadCursor, DeadEntry, open_entry
+from headrace.queue.flow_depths import TierFlowDepth, make_flow_depth, merge_marked
 from headrace.queue.overflow import EpochClosed, SpillJob
 from headrace.queue.scripts import ColdCounters, ColdRow, DeadFilter, DeadRow, PlacedRow
 
@@ -249,7 +250,8 @@ class ColdStore:
                 lock_tenants(conn, quotas)
                 counters, xact = self._update_counters(conn, queue_id, delta, epoch, valkey_epoch, limits=self._limits)
                 raise_if_exceeded(quotas, partial(read_cold_usage, conn), _compute_quota_additions(delta))
-                details = Counter((job.new.task, job.new.flow, job.new.flow_type) for job in jobs if not job.delayed)
+                waiting = (job.new for job in jobs if not job.delayed)
+                details = Counter((new.task, new.flow, new.stored_flow_type) for new in waiting)
                 self._add_flow_counts(conn, queue_id, details)
         except CommitUnclear as error:
             assert xact is not None, "it was set before the commit"
@@ -469,13 +471,16 @@ class ColdStore:
         values = {"queue_id": queue_id, "scan": scan, "after_ms": after_ms, "after_id": after_id}
         with self.transaction() as conn:
             cursor = conn.cursor(row_factory=class_row(DeadEntry))
-            return cursor.execute(QUERIES["list_dead"], {**values, **_filter_params(which)}).fetchall()
+            rows = cursor.execute(QUERIES["list_dead"], {**values, **_filter_params(which)}).fetchall()
+        return [open_entry(row) for row in rows]
 
     def find_dead_job(self, queue_id: int, job_id: str, payload_bytes: int) -> DeadEntry | None:
-        values = {"queue_id": queue_id, "job_id": job_id, "payload_bytes": payload_bytes}
+        """Return the newest death of a job with the first `payload_bytes` of its payload, without envelope, or None."""
+        values = {"queue_id": queue_id, "job_id": job_id, "payload_bytes": payload_bytes + MAX_ENVELOPE_BYTES}
         with self.transaction() as conn:
             cursor = conn.cursor(row_factory=class_row(DeadEntry))
-            return cursor.execute(QUERIES["find_dead_in_queue"], values).fetchone()
+            found = cursor.execute(QUERIES["find_dead_in_queue"], values).fetchone()
+        return None if found is None else open_entry(found, payload_bytes)
 
     def remove_dead(self, queue_id: int, which: DeadFilter, limit: int) -> tuple[int, ColdCounters | None]:
         """Delete up to `limit` dead jobs. Return how many, and the counters (None: nothing changed)."""
@@ -510,12 +515,12 @@ class ColdStore:
     # Flows and settings
 
     def list_flow_depths(self, where: EnvRef | None = None, /, **parts: str | None) -> list[TierFlowDepth]:
-        """Return the cold tier's depth per flow: of one environment, of the queues that match the given names (org,
-        project, env, queue), or of all queues."""
+        """Return the cold tier's depth per flow, sorted: of one environment, of the queues that match the given names
+        (org, project, env, queue), or of all queues."""
         names = {**NO_NAMES, **(vars(where) if where else {}), **parts}
         with self.transaction() as conn:
             rows = conn.execute(QUERIES["list_flow_depths"], names).fetchall()
-        return [TierFlowDepth(QueueRef(*row[:4]), *row[4:]) for row in rows]
+        return merge_marked(make_flow_depth(QueueRef(*row[:4]), *row[4:]) for row in rows)
 
     def record_settings(self, ref: QueueRef | EnvRef, values: Mapping[str, str | None]) -> None:
         with self.transaction() as conn:
@@ -649,7 +654,7 @@ def copy_rows(copy: Copy, queue_id: int, jobs: Iterable[SpillJob]) -> None:
         new = job.new
         copy.write_row(
             (
-                *(queue_id, new.id, new.task, new.flow, new.flow_type, new.payload, len(new.payload)),
+                *(queue_id, new.id, new.task, new.flow, new.stored_flow_type, new.payload, len(new.payload)),
                 *(new.priority, new.max_attempts, job.enqueued_ms, job.due_ms, job.expires_ms, job.delayed),
             )
         )

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from headrace.cold.store import NO_LIMITS, ColdLimits, ColdStore, StoredJob
 from headrace.errors import DatabaseRestored, HeadraceError, QuotaExceeded, WrongDatabase
+from headrace.model.envelope import open_payload, split_flow_type
 from headrace.model.job import JobInfo, JobState
 from headrace.model.names import EnvRef, QueueRef
 from headrace.postgres.connect import open_pool
@@ -244,15 +245,17 @@ def to_waiting_state(job: StoredJob) -> JobState:
 
 
 def to_job_info(env: EnvRef, job: StoredJob) -> JobInfo:
+    flow_type, has_envelope = split_flow_type(job.flow_type)
+    opened = open_payload(job.payload, has_envelope=has_envelope)
     return JobInfo(
         environment=env,
         id=job.job_id,
         state=to_waiting_state(job) if job.error is None else JobState.DEAD,
         queue=job.queue,
         task=job.task,
-        payload=job.payload,
+        payload=opened.body,
         flow=job.flow,
-        flow_type=job.flow_type,
+        flow_type=flow_type,
         priority=job.priority,
         attempts=job.attempts,
         max_attempts=job.max_attempts,
@@ -260,4 +263,6 @@ def to_job_info(env: EnvRef, job: StoredJob) -> JobInfo:
         due_at_ms=int(job.due_ms) if job.error is None else None,
         expires_at_ms=job.expires_ms,
         error=job.error,
+        headers=opened.headers,
+        codec=opened.codec,
     )

@@ -4,24 +4,32 @@ At every sweep the leading mover reads how many jobs each queue has accepted and
 for the next leader. When the server's replication id changes (see lua/sync_settings_state.lua) or queues are gone,
 jobs that were counted as accepted before and are not now are missing. Jobs accepted after the last sweep are not
 covered, and jobs accepted between the failure and the next sweep hide an equal number of lost jobs.
+
+The replication id is also stored in Valkey, in case PostgreSQL goes back to before the first sweep and the leading
+mover ends before it has stored its observation again. The next leader then records the change of the id alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.cold.queries import QUERIES
 from headrace.cold.store import record_event
 from headrace.cold.tiers import Tiers
+from headrace.errors import MemoryFull
 from headrace.model.names import QueueRef
-from headrace.postgres.connect import Connection
+from headrace.postgres.connect import Connection, scalar_row
 from headrace.queue import keys
 from headrace.valkey.connect import find_node, translate_errors
 
 MAX_QUEUES = 5000
 """The queues of a shard with more queues are not compared."""
+
+CHECKED_SERVER = "losses_checked_for"
+"""Field of a shard's meta: replication id of the server at the last check."""
 
 FIELDS = ("epoch", "o:enqueue", "o:spill", "ready", "warm_scheduled", "running")
 
@@ -50,10 +58,14 @@ QueueMarks = Mapping[QueueRef, QueueMark]
 
 @dataclass(frozen=True)
 class ShardObservation:
-    """Marks of a shard's queues at one time. PostgreSQL has the last one, with an increasing version."""
+    """Marks of a shard's queues at one time. PostgreSQL has the last one, with an increasing version.
+
+    The version is PostgreSQL's time in ms, or one more than the version before if that is higher. So observations made
+    before and after PostgreSQL was restored to an earlier point are in order too.
+    """
 
     replication_id: str
-    version: int
+    version: int  # 0: only the replication id is known, from Valkey
     marks: QueueMarks
 
 
@@ -64,16 +76,22 @@ class ValkeyLossDetector:
 
     def check(self, shard: int) -> None:
         """Record an event if the shard's server was replaced or restarted, or has lost data, since the last check."""
+        checked = self._read_checked_server(shard)
         with self._tiers.store.transaction() as conn:
-            conn.execute(QUERIES["lock_marks"], {"shard": shard})
-            observation = self._compare(conn, shard)
+            now_ms = conn.cursor(row_factory=scalar_row).execute(QUERIES["lock_marks"], {"shard": shard}).fetchone()
+            assert isinstance(now_ms, int)
+            observation = self._compare(conn, shard, checked, now_ms)
         self._observations[shard] = observation  # only after the commit
+        if checked != observation.replication_id:
+            self._store_checked_server(shard, observation.replication_id)
 
-    def _compare(self, conn: Connection, shard: int) -> ShardObservation:
+    def _compare(self, conn: Connection, shard: int, checked: str | None, now_ms: int) -> ShardObservation:
         own = self._observations.get(shard)
         stored = _read_observation(conn, shard, own)
         # A PostgreSQL that was restored to an earlier point has an older version than this process.
         before = own if own and (stored is None or own.version > stored.version) else stored
+        if before is None and checked is not None:
+            before = ShardObservation(checked, 0, {})
         replication_id, current = self._find_marks(shard)
         marks = current or {}
         if before:
@@ -83,10 +101,12 @@ class ValkeyLossDetector:
             if replication_id != before.replication_id or emptied:
                 kind = "went back" if losses else "restarted or failed over"
                 ids = f"Its replication id was {before.replication_id} and is {replication_id}"
-                record_event(conn, "valkey", shard, kind, f"{ids}; {len(losses)} queues miss jobs.", losses)
+                compared = f"{len(losses)} queues miss jobs" if before.version else "earlier counts of jobs are unknown"
+                record_event(conn, "valkey", shard, kind, f"{ids}; {compared}.", losses)
             if before is stored and (replication_id, marks) == (before.replication_id, before.marks):
                 return before
-        observation = ShardObservation(replication_id, before.version + 1 if before else 1, marks)
+        version = max(before.version + 1, now_ms) if before else now_ms
+        observation = ShardObservation(replication_id, version, marks)
         _write_observation(conn, shard, observation, stored.marks if stored else {})
         return observation
 
@@ -98,6 +118,16 @@ class ValkeyLossDetector:
             if before and before[0] == replication_id:
                 return before
             before = replication_id, self._read_marks(shard)  # read again if the server fails over meanwhile
+
+    @translate_errors()
+    def _read_checked_server(self, shard: int) -> str | None:
+        """Return the replication id that the last check of any mover stored in Valkey, or None."""
+        checked: Any = self._tiers.valkey.hget(keys.meta(shard), CHECKED_SERVER)
+        return checked.decode() if checked else None
+
+    def _store_checked_server(self, shard: int, replication_id: str) -> None:
+        with suppress(MemoryFull), translate_errors():  # the next check tries again
+            self._tiers.valkey.hset(keys.meta(shard), CHECKED_SERVER, replication_id)
 
     @translate_errors()
     def _read_marks(self, shard: int) -> QueueMarks | None:

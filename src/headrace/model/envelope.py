@@ -17,8 +17,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-ENVELOPE_MARK = "\u20631"  # an invisible separator, and the version of the envelope
-"""Suffix of the flow type of a job whose payload has an envelope. Flow types that callers choose do not contain it."""
+MARK_CHARACTER = "\u2063"  # an invisible separator
+"""First character of the mark. Flow types that callers choose do not contain it."""
+
+ENVELOPE_MARK = MARK_CHARACTER + "1"  # with the version of the envelope
+"""Suffix of the stored flow type of a job whose payload has an envelope."""
+
+MAX_ENVELOPE_BYTES = 16 * 1024
+"""How much of a payload is read to find the end of its envelope, where only a preview of the payload is shown."""
 
 JSON_CODEC = "json"
 
@@ -63,6 +69,14 @@ def unpack_payload(payload: bytes, *, has_envelope: bool) -> Envelope:
     return Envelope(body, codec, cast("dict[str, str]", headers))
 
 
+def open_payload(payload: bytes, *, has_envelope: bool) -> Envelope:
+    """Return the parts of a payload, to be shown. A payload whose envelope cannot be read is returned as it is."""
+    try:
+        return unpack_payload(payload, has_envelope=has_envelope)
+    except ValueError:
+        return Envelope(payload)
+
+
 def mark_flow_type(flow_type: str) -> str:
     """Return the stored flow type of a job with an envelope."""
     return flow_type + ENVELOPE_MARK
@@ -70,5 +84,6 @@ def mark_flow_type(flow_type: str) -> str:
 
 def split_flow_type(stored: str) -> tuple[str, bool]:
     """Return the flow type, and whether the job has an envelope."""
-    flow_type = stored.removesuffix(ENVELOPE_MARK)
-    return flow_type, len(flow_type) != len(stored)
+    if stored.endswith(ENVELOPE_MARK):
+        return stored[: -len(ENVELOPE_MARK)], True
+    return stored, False

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
+from headrace.model.envelope import JSON_CODEC, mark_flow_type
 from headrace.model.names import EnvRef, QueueRef
 
 
@@ -31,6 +33,12 @@ class NewJob:
     max_attempts: int = 5  # deliveries to a worker; if the last one fails, the job is buried
     flow: str = ""  # label that groups jobs: waiting jobs are shown per flow; no effect on scheduling
     flow_type: str = ""  # label that groups flows
+    has_envelope: bool = False  # the payload begins with an envelope; see model/envelope.py
+
+    @property
+    def stored_flow_type(self) -> str:
+        """The flow type with the mark of an envelope, as it is stored."""
+        return mark_flow_type(self.flow_type) if self.has_envelope else self.flow_type
 
 
 class JobState(StrEnum):
@@ -61,7 +69,7 @@ class JobInfo:
     state: JobState
     queue: str = ""
     task: str = ""
-    payload: bytes = b""
+    payload: bytes = b""  # without its envelope; with it if that cannot be read
     flow: str = ""
     flow_type: str = ""
     priority: int = 0
@@ -73,6 +81,8 @@ class JobInfo:
     error: str | None = None  # message of the last failure, with its traceback; None: no failure
     cancel_requested: bool = False  # a running job that is removed when it ends without a result or fails
     progress: str | None = None  # last text that a running task has reported; None: none
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])  # what was sent with the arguments
+    codec: str = JSON_CODEC  # format of the payload of a typed task
 
 
 @dataclass(frozen=True)
@@ -123,6 +133,7 @@ class LeasedJob:
     waited_ms: int  # from when the job could run (enqueued, due, or due for its retry) to this delivery
     flow: str = ""
     flow_type: str = ""
+    has_envelope: bool = False  # the payload begins with an envelope; see model/envelope.py
     # 0 or 1 element each. Several threads read and change them.
     _cancelled: list[CancelReason] = field(default_factory=list[CancelReason], compare=False, repr=False)
     _progress: list[str] = field(default_factory=list[str], compare=False, repr=False)

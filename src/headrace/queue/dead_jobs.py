@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headrace.model.envelope import JSON_CODEC, MAX_ENVELOPE_BYTES, open_payload, split_flow_type
 from headrace.model.names import MAX_NAME_BYTES, QueueRef
 from headrace.queue import keys
 from headrace.queue.scripts import DeadFilter, DeadRow, split_body
@@ -20,10 +21,13 @@ _FIELDS = ("enqueued", "priority", "attempts", "max_attempts", "size", "error")
 
 @dataclass(frozen=True, kw_only=True)
 class DeadEntry(DeadRow):
-    """A dead job of either tier in a list."""
+    """A dead job of either tier in a list. Its flow type and payload are as they are stored until `open_entry`."""
 
     matches: bool  # it matches the filter; if not, only its cursor is meaningful
     payload: bytes = b""  # the first bytes, if requested
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    codec: str = JSON_CODEC
+    envelope_bytes: int = 0  # part of `size`; 0 if the payload was not requested
 
     @property
     def cursor(self) -> DeadCursor:
@@ -33,6 +37,21 @@ class DeadEntry(DeadRow):
 def cursor_sort_key(cursor: DeadCursor) -> tuple[int, bytes]:
     """Return a sort key that orders cursors like PostgreSQL's C collation, so that both tiers can be listed as one."""
     return cursor[0], cursor[1].encode()
+
+
+def open_entry(entry: DeadEntry, payload_bytes: int = 0) -> DeadEntry:
+    """Return a dead job without the mark of its envelope. If `payload_bytes` of its payload are requested, and more
+    than that by MAX_ENVELOPE_BYTES were read, the envelope is taken off, too."""
+    flow_type, has_envelope = split_flow_type(entry.flow_type)
+    opened = open_payload(entry.payload, has_envelope=has_envelope and payload_bytes > 0)
+    return replace(
+        entry,
+        flow_type=flow_type,
+        payload=opened.body[:payload_bytes],
+        headers=opened.headers,
+        codec=opened.codec,
+        envelope_bytes=len(entry.payload) - len(opened.body),
+    )
 
 
 def read_dead(
@@ -53,19 +72,20 @@ def read_dead(
             members += client.zrangebyscore(key, members[-1][1], members[-1][1], withscores=True)
         cursors = {(int(at), keys.decode(name.decode())) for name, at in members}
         wanted = [cursor for cursor in cursors if after is None or cursor_sort_key(cursor) < cursor_sort_key(after)]
-        return _read_entries(
-            client, shard, ref, sorted(wanted, key=cursor_sort_key, reverse=True), which, payload_bytes=0
-        )
+        newest_first = sorted(wanted, key=cursor_sort_key, reverse=True)
+        entries = _read_entries(client, shard, ref, newest_first, which, payload_bytes=0)
+    return [open_entry(entry) for entry in entries]
 
 
 def read_dead_job(client: Valkey, shards: int, ref: QueueRef, job_id: str, payload_bytes: int) -> DeadEntry | None:
-    """Return a dead job with the first `payload_bytes` of its payload, or None if it is not in Valkey."""
+    """Return a dead job with the first `payload_bytes` of its payload, without envelope, or None if it is not in
+    Valkey."""
     shard = ref.environment.shard(shards)
     with translate_errors():
         at: Any = client.zscore(keys.dead(shard, ref), keys.encode(job_id))
         cursors = [] if at is None else [(int(at), job_id)]
-        entries = _read_entries(client, shard, ref, cursors, DeadFilter(), payload_bytes)
-    return entries[0] if entries else None
+        entries = _read_entries(client, shard, ref, cursors, DeadFilter(), payload_bytes + MAX_ENVELOPE_BYTES)
+    return open_entry(entries[0], payload_bytes) if entries else None
 
 
 def _read_entries(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from headrace.model.envelope import split_flow_type
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.state import read_queue_parts
@@ -33,17 +34,35 @@ def read_flow_depths(
     queues. `prefix` selects queues as in `read_states`."""
     with translate_errors():
         depths = [depth for shard in range(shards) for depth in _read_shard(client, shard, wanted, prefix)]
-    return _sort(depths)
+    return merge_marked(depths)
 
 
 def read_queue_flow_depths(client: Valkey, shards: int, ref: QueueRef) -> list[TierFlowDepth]:
     """Return the warm tier's depth per flow of one queue, sorted."""
     with translate_errors():
-        return _sort(_read_page(client, ref.environment.shard(shards), [ref]))
+        return merge_marked(_read_page(client, ref.environment.shard(shards), [ref]))
 
 
-def _sort(depths: list[TierFlowDepth]) -> list[TierFlowDepth]:
-    return sorted(depths, key=lambda depth: (depth.ref, depth.task, depth.flow, depth.flow_type))
+def make_flow_depth(
+    ref: QueueRef, task: str, flow: str, stored_flow_type: str, waiting: int, oldest_ms: float | None
+) -> TierFlowDepth:
+    """Return the depth of a flow as it is counted: jobs with and without an envelope apart."""
+    return TierFlowDepth(ref, task, flow, split_flow_type(stored_flow_type)[0], waiting, oldest_ms)
+
+
+def merge_marked(depths: Iterable[TierFlowDepth]) -> list[TierFlowDepth]:
+    """Return one depth per flow, sorted: the jobs of a flow with and without an envelope are counted together."""
+    merged: dict[tuple[QueueRef, str, str, str], TierFlowDepth] = {}
+    for depth in depths:
+        key = depth.ref, depth.task, depth.flow, depth.flow_type
+        other = merged.get(key)
+        merged[key] = depth if other is None else _add(other, depth)
+    return [merged[key] for key in sorted(merged)]
+
+
+def _add(one: TierFlowDepth, other: TierFlowDepth) -> TierFlowDepth:
+    times_ms = (each.oldest_ms for each in (one, other) if each.oldest_ms is not None)
+    return replace(one, waiting=one.waiting + other.waiting, oldest_ms=min(times_ms, default=None))
 
 
 def _read_shard(client: Valkey, shard: int, wanted: Callable[[EnvRef], bool], prefix: str) -> list[TierFlowDepth]:
@@ -77,4 +96,4 @@ def _read_page(client: Valkey, shard: int, refs: Sequence[QueueRef]) -> list[Tie
 
 def _parse_depth(ref: QueueRef, packed: str, waiting: int, first: list[tuple[bytes, float]]) -> TierFlowDepth:
     task, flow, flow_type = packed.split("\t")
-    return TierFlowDepth(ref, task, flow, flow_type, waiting, float(first[0][1]) if first else None)
+    return make_flow_depth(ref, task, flow, flow_type, waiting, float(first[0][1]) if first else None)

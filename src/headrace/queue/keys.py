@@ -7,11 +7,12 @@ All keys of an environment have the hash tag of its shard, so that one script ca
     hr:{0}:meta                hash    seq (event number), delivery (last lease number), bytes (payloads of all waiting
                                        and running jobs), bounds (see bounds.py), quota, shared and shared:… (see
                                        quotas.py), quota_indexed (see cold/settings.py), listed (`environments` is
-                                       complete), mover_token (fencing), mover_* (status of the mover), turn and turn:Q
-                                       (clocks of the fair indexes, see lua/fair_index.lua), ticked (last tick),
-                                       maintainer, maintainer_until, maintainer_ms (maintenance owner, when its
-                                       ownership ends, its duration), maintain_at (when it runs next), checked (cursor
-                                       of the search for queues that are miscounted or not indexed)
+                                       complete), mover_token (fencing), mover_* (status of the mover),
+                                       losses_checked_for (see cold/valkey_losses.py), turn and turn:Q (clocks of the
+                                       fair indexes, see lua/fair_index.lua), ticked (last tick), maintainer,
+                                       maintainer_until, maintainer_ms (maintenance owner, when its ownership ends, its
+                                       duration), maintain_at (when it runs next), checked (cursor of the search for
+                                       queues that are miscounted or not indexed)
     hr:{0}:metrics             stream  metric events, one field `e` (see model/event.py)
     hr:{0}:metrics:enabled     string  "0" stops writing events; odometers and seq still advance
     hr:{0}:envs                zset    fair index: environment → turns served; only environments with jobs that may run

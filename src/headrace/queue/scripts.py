@@ -9,6 +9,7 @@ from importlib.resources import files
 from secrets import token_hex
 from typing import Any, NamedTuple, TypeVar
 
+from headrace.model.envelope import open_payload, split_flow_type
 from headrace.model.event import generate_event_lua
 from headrace.model.job import JobInfo, JobLeaseState, JobState, LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
@@ -99,7 +100,8 @@ class PlacedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRow:
-    """Fields of every job that moves between Valkey and PostgreSQL."""
+    """Fields of every job that moves between Valkey and PostgreSQL, as they are stored: the flow type may have the mark
+    of an envelope."""
 
     job_id: str
     task: str
@@ -110,6 +112,10 @@ class JobRow:
     priority: int
     max_attempts: int
     enqueued_ms: int
+
+    @property
+    def stored_flow_type(self) -> str:
+        return self.flow_type
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -565,11 +571,11 @@ def _parse_state(answer: bytes | None) -> JobState | None:
 def encode_body(job_id: str, job: NewJob | JobRow) -> bytes:
     """Return the immutable part of a job: tab-separated header, newline, payload. Names contain no control
     characters, so the separators are unambiguous."""
-    return f"{job_id}\t{job.task}\t{job.flow}\t{job.flow_type}\n".encode() + job.payload
+    return f"{job_id}\t{job.task}\t{job.flow}\t{job.stored_flow_type}\n".encode() + job.payload
 
 
 def split_body(body: bytes) -> tuple[list[str], bytes]:
-    """Return ([id, task, flow, flow type], payload)."""
+    """Return ([id, task, flow, stored flow type], payload)."""
     header, _, payload = body.partition(b"\n")
     return header.decode().split("\t"), payload
 
@@ -629,10 +635,10 @@ def _parse_leased_job(
     enqueued_at_ms: int,
     waited_ms: int,
 ) -> LeasedJob:
-    (job_id, task, flow, flow_type), payload = split_body(body)
-    ref, token = refs[number - 1], lease.decode()
+    (job_id, task, flow, stored), payload = split_body(body)
+    ref, token, named = refs[number - 1], lease.decode(), (flow, *split_flow_type(stored))
     return LeasedJob(
-        *(ref, job_id, task, payload, attempt, max_attempts, token, enqueued_at_ms, waited_ms, flow, flow_type)
+        *(ref, job_id, task, payload, attempt, max_attempts, token, enqueued_at_ms, waited_ms, *named),
     )
 
 
@@ -642,7 +648,9 @@ def _parse_job_info(env: EnvRef, job_id: str, answer: list[bytes], body: bytes |
     if not answer:
         return JobInfo(env, job_id, state=JobState.DONE)
     fields = dict(zip(answer[::2], answer[1::2], strict=True))
-    (_, task, flow, flow_type), payload = split_body(body)
+    (_, task, flow, stored), payload = split_body(body)
+    flow_type, has_envelope = split_flow_type(stored)
+    opened = open_payload(payload, has_envelope=has_envelope)
 
     def number(name: bytes) -> int | None:
         return int(float(fields[name])) if name in fields else None
@@ -654,7 +662,7 @@ def _parse_job_info(env: EnvRef, job_id: str, answer: list[bytes], body: bytes |
         state=state,
         queue=keys.decode(fields[b"Q"].decode()),
         task=task,
-        payload=payload,
+        payload=opened.body,
         flow=flow,
         flow_type=flow_type,
         priority=number(b"priority") or 0,
@@ -665,4 +673,6 @@ def _parse_job_info(env: EnvRef, job_id: str, answer: list[bytes], body: bytes |
         expires_at_ms=number(b"expires"),
         error=fields[b"error"].decode() if b"error" in fields else None,
         cancel_requested=b"cancel" in fields and state is not JobState.DEAD,
+        headers=opened.headers,
+        codec=opened.codec,
     )

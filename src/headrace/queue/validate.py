@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from headrace.errors import InvalidJob, InvalidLimit, InvalidName
+from headrace.model.envelope import MARK_CHARACTER
 from headrace.model.job import NewJob
 from headrace.model.names import EnvRef, QueueRef, find_name_problem
 
@@ -68,7 +69,7 @@ def check_jobs(jobs: Sequence[NewJob], max_payload_bytes: int) -> None:
 def check_job(job: NewJob, max_payload_bytes: int) -> None:
     """Check the fields of a job. Raises InvalidName or InvalidJob."""
     check_name("job id", job.id)
-    _check_names(job.task, job.flow, job.flow_type)
+    _check_names(job.task, job.flow, job.flow_type, job.stored_flow_type)
     if len(job.payload) > max_payload_bytes:
         raise InvalidJob(
             f"The payload of job {job.id!r} has {len(job.payload)} bytes, more than queue.max_payload "
@@ -85,7 +86,7 @@ def check_job(job: NewJob, max_payload_bytes: int) -> None:
 
 
 @lru_cache(1024)
-def _check_names(task: str, flow: str, flow_type: str) -> None:
+def _check_names(task: str, flow: str, flow_type: str, stored_flow_type: str) -> None:
     """Check the task, the flow and the flow type of a job; the last two may be empty. Raises InvalidName.
 
     Valid combinations are cached, because the jobs of a bulk call share a few of them. Errors are not cached.
@@ -94,6 +95,13 @@ def _check_names(task: str, flow: str, flow_type: str) -> None:
     for what, name in (("flow", flow), ("flow type", flow_type)):
         if name:
             check_name(what, name)
+    if MARK_CHARACTER in flow_type:
+        raise InvalidName(
+            f"The flow type {flow_type!r} holds the character {MARK_CHARACTER!a}, which marks payloads with headers. "
+            "Nothing was written."
+        )
+    if stored_flow_type != flow_type:
+        check_name("flow type with the mark of headers", stored_flow_type)
 
 
 def check_limits(limit: int | None, burst: float | None) -> None:

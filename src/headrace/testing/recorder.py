@@ -18,7 +18,7 @@ from headrace.app.dependencies import Provider
 from headrace.app.duration import Seconds, to_ms
 from headrace.app.task import Task
 from headrace.errors import ResultUnknown
-from headrace.model.envelope import Envelope, split_flow_type, unpack_payload
+from headrace.model.envelope import Envelope, unpack_payload
 from headrace.model.job import CANCELLABLE_STATES, AttemptRecord, CancelReason, JobInfo, JobState, LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.tasks import RegisteredTask
@@ -36,6 +36,7 @@ MOST_SHOWN = 20  # jobs in the message of a failed assertion
 CANCELLED, EXPIRED = "cancelled", "expired"
 FAILURES = ("retry", "dead", "deferred")  # outcomes whose error a test wants to see
 MISSING: Any = object()
+EMPTY = Envelope(b"")
 
 
 @dataclass(eq=False)
@@ -43,7 +44,7 @@ class RecorderState:
     """What the recorder notes about a job; not for tests."""
 
     number: int = 0
-    stored_flow_type: str = ""
+    envelope: Envelope = EMPTY
     decode: Callable[[], Mapping[str, Any]] = dict
     deferred_at_ms: int | None = None  # when it first had to wait for newer code
     leased: LeasedJob | None = None
@@ -296,7 +297,8 @@ class Recorder:
             job.enqueued_at_ms,
             max(0, self._now_ms - job.due_at_ms),
             job.flow,
-            job.internal.stored_flow_type,
+            job.flow_type,
+            not job.internal.envelope.is_plain,
         )
         return job.internal.leased
 
@@ -361,8 +363,7 @@ class Recorder:
         """Record a job; None if its id is taken."""
         if self._find_known(ref.environment, job.id) is not None:
             return None
-        flow_type, has_envelope = split_flow_type(job.flow_type)
-        envelope = unpack_payload(job.payload, has_envelope=has_envelope)
+        envelope = unpack_payload(job.payload, has_envelope=job.has_envelope)
         task = self._app.find_task(job.task)
         assert task is not None
         recorded = RecordedJob(
@@ -374,13 +375,13 @@ class Recorder:
             priority=job.priority,
             max_attempts=job.max_attempts,
             flow=job.flow,
-            flow_type=flow_type,
+            flow_type=job.flow_type,
             payload=job.payload,
             enqueued_at_ms=self._now_ms,
             due_at_ms=self._now_ms + job.delay_ms,
             expires_at_ms=None if job.ttl_ms is None else self._now_ms + job.ttl_ms,
             state=JobState.SCHEDULED if job.delay_ms else JobState.READY,
-            internal=RecorderState(len(self._jobs), job.flow_type, partial(task.execution.decode, envelope)),
+            internal=RecorderState(len(self._jobs), envelope, partial(task.execution.decode, envelope)),
         )
         self._jobs.append(recorded)
         self._known[ref.environment, job.id] = recorded
@@ -422,7 +423,7 @@ class Recorder:
                 state=JobState(job.state),
                 queue=job.queue.queue,
                 task=job.task,
-                payload=job.payload,
+                payload=job.internal.envelope.body,
                 flow=job.flow,
                 flow_type=job.flow_type,
                 priority=job.priority,
@@ -434,6 +435,8 @@ class Recorder:
                 error=error,
                 cancel_requested=job.internal.leased is not None and job.internal.leased.cancel_reason is not None,
                 progress=None if job.internal.leased is None else job.internal.leased.progress,
+                headers=job.headers,
+                codec=job.internal.envelope.codec,
             )
 
     async def aget(self, env: EnvRef, job_id: str) -> JobInfo | None:
@@ -471,6 +474,12 @@ class Recorder:
     async def aread_attempts(self, env: EnvRef, job_id: str) -> Sequence[bytes]:
         return self.read_attempts(env, job_id)
 
+    def close(self) -> None:
+        """Keep the jobs: there is no connection."""
+
+    async def aclose(self) -> None:
+        """Keep the jobs: there is no connection."""
+
     def check_wait(self, env: EnvRef, job_id: str) -> None:
         info = self.get(env, job_id)
         if info is not None and info.state not in (JobState.DONE, JobState.DEAD):
@@ -485,16 +494,16 @@ def record_jobs(
     app: Headrace, *, inline: bool = False, overrides: Mapping[Provider, Provider] | None = None
 ) -> Generator[Recorder]:
     """Record the jobs of an app in place of its servers, in all threads. Raises RuntimeError if it does so already."""
-    if isinstance(app.transport, Recorder):
-        raise RuntimeError("The app records its jobs already. `testing` cannot be nested.")
-    outer = app.transport
     recorder = Recorder(app, inline=inline)
-    app.transport = recorder
+    outer = app.replace_transport(recorder)
+    if isinstance(outer, Recorder):
+        app.replace_transport(outer)
+        raise RuntimeError("The app records its jobs already. `testing` cannot be nested.")
     try:
         with replace_providers(app, overrides or {}):
             yield recorder
     finally:
-        app.transport = outer
+        app.replace_transport(outer)
 
 
 @contextmanager

@@ -66,7 +66,7 @@ async def _run(app: Headrace, spec: JobSpec[Any], attempt: int, cancel_after: Se
         raise TaskInvalid(f"Task {new.task!r} is external: its function is elsewhere.")
     now_ms = time.time_ns() // 1_000_000
     names = (ref, new.id, new.task, new.payload)
-    job = LeasedJob(*names, attempt, new.max_attempts, "test", now_ms, 0, new.flow, new.flow_type)
+    job = LeasedJob(*names, attempt, new.max_attempts, "test", now_ms, 0, new.flow, new.flow_type, new.has_envelope)
     runner = make_runner(app)
     try:
         run = asyncio.create_task(run_attempt(app, runner, job, task))

@@ -196,6 +196,14 @@ def _parse_kind(parts: SplitResult) -> str:
     return parts.scheme.partition("+")[2]
 
 
+def find_address(url: str) -> tuple[str, int | None]:
+    """Return the host and port of a server, or the path of its socket and None. Of several servers, the first."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return parts.path, None
+    return _parse_hosts(parts)[0]
+
+
 def _parse_hosts(parts: SplitResult) -> list[tuple[str, int]]:
     """Return the hosts and ports of a URL, of which there may be several; urlsplit parses only one."""
     hosts = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",")]

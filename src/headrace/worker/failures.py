@@ -109,6 +109,18 @@ def describe_failure(error: BaseException) -> TaskFailure:
     return TaskFailure(f"{kind.__module__}.{kind.__qualname__}", message, text[-MAX_TRACEBACK_CHARS:])
 
 
+def decide_retry(policy: TaskPolicy | None, job: LeasedJob, error: BaseException) -> RetryChoice:
+    """Return whether and when a job is retried whose attempt failed with an error. `policy` is that of its task."""
+    if isinstance(error, Bury) or job.attempt >= job.max_attempts:
+        return RetryChoice()
+    if isinstance(error, RetryLater):
+        return RetryChoice(error.after_s)
+    choice = error.choice if isinstance(error, TaskFailedInProcess) else None
+    if choice is None and policy is not None:
+        choice = choose_retry(policy, error, job.attempt)
+    return choice or RetryChoice(is_default=True)
+
+
 def choose_retry(policy: TaskPolicy, error: BaseException, attempt: int) -> RetryChoice:
     """Return the decision of a task's policy. If the policy fails or returns no number, this is logged, and the default
     applies."""
@@ -158,14 +170,8 @@ def decide_failure(
 
 def _choose_delay_ms(task: RegisteredTask, job: LeasedJob, error: BaseException, options: WorkerOptions) -> int | None:
     """Return the delay of the retry of a failed job, in milliseconds; None: it is buried."""
-    if isinstance(error, Bury) or job.attempt >= job.max_attempts:
-        return None
-    if isinstance(error, RetryLater):
-        return convert_to_ms(error.after_s)
-    choice = error.choice if isinstance(error, TaskFailedInProcess) else None
-    if choice is None and task.policy is not None:
-        choice = choose_retry(task.policy, error, job.attempt)
-    if choice is None or choice.is_default:
+    choice = decide_retry(task.policy, job, error)
+    if choice.is_default:
         return options.retry_delay_ms(task, job.attempt)
     return None if choice.delay_s is None else convert_to_ms(choice.delay_s)
 

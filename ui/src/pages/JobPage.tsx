@@ -79,6 +79,12 @@ function JobFields({ job }: { job: Job }) {
         <FieldItem label="Queue">{job.queue === null ? UNKNOWN : <a href={queueHref({ ...job, queue: job.queue })}>{job.queue}</a>}</FieldItem>
         <FieldItem label="Task">{job.task ?? UNKNOWN}</FieldItem>
         <FieldItem label="Flow">{job.flow === "" ? UNKNOWN : `${job.flow}${job.flow_type === "" ? "" : ` (${job.flow_type})`}`}</FieldItem>
+        {job.progress !== null && <FieldItem label="Progress">{describeProgress(job.progress)}</FieldItem>}
+        {Object.entries(job.headers).map(([name, value]) => (
+          <FieldItem key={name} label={`Header ${name}`}>
+            {value}
+          </FieldItem>
+        ))}
         <FieldItem label="Attempts">{job.queue === null ? UNKNOWN : `${job.attempts} of ${job.max_attempts}`}</FieldItem>
         <FieldItem label="Priority">{job.queue === null ? UNKNOWN : job.priority}</FieldItem>
         <FieldItem label="Enqueued">
@@ -91,6 +97,13 @@ function JobFields({ job }: { job: Job }) {
       </FieldList>
     </section>
   );
+}
+
+function describeProgress(progress: NonNullable<Job["progress"]>): string {
+  if (typeof progress === "string") return progress;
+  const { done, total, message } = progress;
+  const count = total === undefined ? String(done ?? "") : `${String(done)} of ${String(total)}`;
+  return [count, message === undefined ? "" : String(message)].filter((part) => part !== "").join(", ");
 }
 
 function JobActions({ job, onDone }: { job: Job; onDone: () => void }) {

@@ -8,6 +8,7 @@ from pydantic import AwareDatetime, BaseModel, Field, StrictInt
 
 from headrace.api.schemas.common import ErrorText, Name, NameOrEmpty, RequestBody, Time
 from headrace.api.schemas.jobs import Payload, preview_payload
+from headrace.model.arguments import parse_arguments
 from headrace.model.time import format_iso_ms
 from headrace.queue.dead_jobs import DeadEntry
 
@@ -33,6 +34,12 @@ class DeadJob(BaseModel):
 class DeadJobDetail(DeadJob):
     error: str = Field(description="Full error with traceback.", examples=["Traceback …\nValueError: no"])
     payload: Payload
+    args: dict[str, Any] | None = Field(
+        description="The payload if it is a JSON object of at most 4 KiB: the arguments by name.",
+        examples=[{"to": "ann@example.com"}],
+    )
+    headers: dict[str, str] = Field(description="What was sent with the arguments.", examples=[{}])
+    codec: str = Field(description="Format of the payload of a typed task.", examples=["json"])
 
 
 class DeadList(BaseModel):
@@ -49,8 +56,14 @@ def present_dead_job(entry: DeadEntry) -> DeadJob:
 
 
 def present_dead_job_detail(entry: DeadEntry) -> DeadJobDetail:
+    size = entry.size - entry.envelope_bytes
     return DeadJobDetail(
-        **_make_dead_job_fields(entry), error=entry.error, payload=preview_payload(entry.payload, entry.size)
+        **_make_dead_job_fields(entry),
+        error=entry.error,
+        payload=preview_payload(entry.payload, size),
+        args=parse_arguments(entry.payload, entry.codec) if len(entry.payload) == size else None,
+        headers=dict(entry.headers),
+        codec=entry.codec,
     )
 
 

@@ -10,11 +10,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Discriminator, Field, StrictInt, Tag, model_validator
 
 from headrace.api.schemas.common import Name, NameOrEmpty, RequestBody, Time, format_time_ms
+from headrace.model.arguments import parse_arguments, parse_progress
+from headrace.model.envelope import Envelope
 from headrace.model.job import JobInfo, NewJob, make_job_id
 from headrace.queue.validate import MAX_ATTEMPTS, MAX_DELAY_MS, MAX_PRIORITY
 
 PREVIEW_BYTES = 4096
 MAX_JOBS = 1000
+MAX_HEADERS = 20
+MAX_HEADERS_BYTES = 8 * 1024
 
 
 class JobToEnqueue(RequestBody):
@@ -24,6 +28,18 @@ class JobToEnqueue(RequestBody):
         description="Input of the task: any JSON value, passed to the task as JSON text; if omitted, the payload is "
         "empty.",
         examples=[{"to": "ann@example.com"}],
+    )
+    args: dict[str, Any] | None = Field(
+        None,
+        description="Arguments of a typed task, by name, in place of `payload`. They are checked when the task runs.",
+        examples=[{"to": "ann@example.com"}],
+    )
+    headers: dict[str, str] = Field(
+        default_factory=dict[str, str],
+        max_length=MAX_HEADERS,
+        description="Text that travels with the job, for example a trace context; tasks read it from "
+        "`current_job().headers`. At most 20 entries and 8 KiB in all.",
+        examples=[{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}],
     )
     payload_encoding: Literal["json", "base64"] = Field(
         "json", description="`base64`: `payload` is a string, and the task gets the decoded bytes."
@@ -51,10 +67,12 @@ class JobToEnqueue(RequestBody):
 
     @property
     def payload_bytes(self) -> bytes:
+        if self.args is not None:
+            return _encode_json(self.args)
         if "payload" not in self.model_fields_set:
             return b""
         if self.payload_encoding == "json":
-            return json.dumps(self.payload, separators=(",", ":"), allow_nan=False).encode()
+            return _encode_json(self.payload)
         return base64.b64decode(self.payload, validate=True)
 
     @model_validator(mode="after")
@@ -67,10 +85,27 @@ class JobToEnqueue(RequestBody):
             raise ValueError(f"payload is not valid {self.payload_encoding}: {error}") from error
         return self
 
+    @model_validator(mode="after")
+    def _refuse_both(self) -> JobToEnqueue:
+        if self.args is not None and {"payload", "payload_encoding"} & self.model_fields_set:
+            raise ValueError("give args or payload, not both")
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_headers(self) -> JobToEnqueue:
+        try:
+            size = sum(len(part.encode()) for pair in self.headers.items() for part in pair)
+        except UnicodeEncodeError as error:
+            raise ValueError(f"headers are not valid Unicode: {error}") from error
+        if size > MAX_HEADERS_BYTES:
+            raise ValueError(f"headers have {size} bytes, more than {MAX_HEADERS_BYTES}")
+        return self
+
     def to_new_job(self) -> NewJob:
+        envelope = Envelope(self.payload_bytes, headers=self.headers)
         return NewJob(
             self.task,
-            self.payload_bytes,
+            envelope.pack(),
             self.id or make_job_id(),
             self.delay_ms,
             self.priority,
@@ -78,7 +113,12 @@ class JobToEnqueue(RequestBody):
             self.max_attempts,
             self.flow,
             self.flow_type,
+            not envelope.is_plain,
         )
+
+
+def _encode_json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 class JobsToEnqueue(RequestBody):
@@ -150,6 +190,20 @@ class Job(BaseModel):
     cancel_requested: bool = Field(
         description="True if the job runs and is to be cancelled: it is not retried.", examples=[False]
     )
+    args: dict[str, Any] | None = Field(
+        description="The payload if it is a JSON object of at most 64 KiB: the arguments by name.",
+        examples=[{"to": "ann@example.com"}],
+    )
+    headers: dict[str, str] = Field(
+        description="What was sent with the arguments.",
+        examples=[{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}],
+    )
+    codec: str = Field(description="Format of the payload of a typed task.", examples=["json"])
+    progress: dict[str, Any] | str | None = Field(
+        description="Last progress that the running task has reported: an object with `done`, `total` and `message` "
+        "of a typed task, or a text; null: none.",
+        examples=[{"done": 3, "total": 10, "message": "reading"}],
+    )
 
 
 def present_job(found: JobInfo) -> Job:
@@ -171,6 +225,10 @@ def present_job(found: JobInfo) -> Job:
         payload=preview_payload(found.payload, len(found.payload)) if known else None,
         error=found.error,
         cancel_requested=found.cancel_requested,
+        args=parse_arguments(found.payload, found.codec),
+        headers=dict(found.headers),
+        codec=found.codec,
+        progress=parse_progress(found.progress),
     )
 
 

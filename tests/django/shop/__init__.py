@@ -1,0 +1,1 @@
+"""A small Django project with tasks, for the tests of the backend."""

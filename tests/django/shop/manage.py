@@ -1,0 +1,12 @@
+"""`python -m tests.django.shop.manage`: the management commands of the project."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from django.core.management import execute_from_command_line
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.django.shop.settings")
+    execute_from_command_line(sys.argv)
