@@ -161,11 +161,11 @@ class BlobStore(Protocol):
     """Where large arguments are kept, for example a bucket. Called in producers and workers, in several threads. Errors
     of `put` refuse the enqueue, those of `get` fail the attempt."""
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes, /) -> None:
         """Store data under a key. The same key always has the same data."""
         ...
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, /) -> bytes | None:
         """Return the data; None if the store has none under this key."""
         ...
 

@@ -21,7 +21,7 @@ from headrace.app.codec import Codec, Undecodable, UnknownArguments
 from headrace.app.signature import TaskSignature
 from headrace.codecs import Offload, Pydantic, Zlib
 from headrace.errors import ArgumentsInvalid, MissingExtra, TaskInvalid
-from headrace.model.envelope import Envelope, mark_flow_type
+from headrace.model.envelope import Envelope
 from headrace.queue.tasks import CannotRunYet
 
 
@@ -210,12 +210,12 @@ class TestEvolution:
         assert renamed.decode(b'{"value":"a","number":2}') == {"value": "a", "count": 2}
 
 
-def run_payload(app: Headrace, task: str, payload: bytes, flow_type: str = "") -> object:
+def run_payload(app: Headrace, task: str, payload: bytes, *, has_envelope: bool = False) -> object:
     """Run a job with this payload on an event loop, like a worker."""
     registered = app.get(task)
     assert registered is not None
     queue = QueueRef("acme", "shop", "prod", "default")
-    job = LeasedJob(queue, "1", task, payload, 1, 5, "lease", 0, 0, "", flow_type)
+    job = LeasedJob(queue, "1", task, payload, 1, 5, "lease", 0, 0, "", "", has_envelope)
     handler: Callable[[LeasedJob], Any] = registered.handler
     return asyncio.run(handler(job))
 
@@ -242,12 +242,12 @@ def test_payloads_of_other_code_are_buried_or_wait() -> None:
     with pytest.raises(Bury, match=r"`to`|'to'"):
         run_payload(app, "send", b"{}")
     with pytest.raises(Bury, match="envelope"):
-        run_payload(app, "send", b"no envelope", mark_flow_type(""))
+        run_payload(app, "send", b"no envelope", has_envelope=True)
     with pytest.raises(CannotRunYet, match="dry_run"):
         run_payload(app, "send", b'{"to":"ann","dry_run":true}')
     unknown = Envelope(b"x", "zstd").pack()
     with pytest.raises(CannotRunYet, match="zstd"):
-        run_payload(app, "send", unknown, mark_flow_type(""))
+        run_payload(app, "send", unknown, has_envelope=True)
 
 
 class Store(dict[str, bytes]):
@@ -287,7 +287,7 @@ def test_a_damaged_compressed_payload_is_buried(body: bytes) -> None:
 
     given = send.job(LARGE).body[:-4] if body == b"cut" else body
     with pytest.raises(Bury, match="cannot be decoded"):
-        run_payload(app, "send", Envelope(given, "zlib").pack(), mark_flow_type(""))
+        run_payload(app, "send", Envelope(given, "zlib").pack(), has_envelope=True)
 
 
 def test_offloaded_arguments_are_kept_in_the_store() -> None:

@@ -22,6 +22,10 @@ def run(spec: Any, **options: Any) -> Outcome:
     return asyncio.run(run_job(spec, **options))
 
 
+def identity(value: object) -> object:
+    return value
+
+
 def make_both(app: Headrace, dependency: Any, body: Any) -> list[Any]:
     """Return an async task and one in a thread, which call `body` with a dependency."""
 
@@ -79,7 +83,7 @@ PROVIDERS = [returning, returning_async, yielding, yielding_async, managing, man
 @pytest.mark.parametrize("provider", PROVIDERS, ids=lambda each: getattr(each, "__name__", "object"))
 def test_every_kind_of_provider_provides_a_value(provider: Any, make: Any) -> None:
     app = Headrace(env=ENV)
-    for task in make_both(app, make(provider), lambda value: value):
+    for task in make_both(app, make(provider), identity):
         assert run(task.job()).value == "value"
 
 
@@ -152,6 +156,19 @@ def test_providers_get_arguments_and_the_job() -> None:
     assert run(send.job("ann"), attempt=2).value == "ann 3 2"
 
 
+def test_providers_get_the_defaults_of_arguments() -> None:
+    app = Headrace(env=ENV)
+
+    def label(count: int) -> str:
+        return f"count {count}"
+
+    @app.task
+    def send(count: int = 1, label: str = Depends(label)) -> str:
+        return label
+
+    assert [run(send.job()).value, run(send.job(2)).value] == ["count 1", "count 2"]
+
+
 def test_a_cycle_is_refused() -> None:
     app = Headrace(env=ENV)
 
@@ -218,7 +235,7 @@ def test_an_error_while_closing_fails_the_attempt(is_async: bool) -> None:
         raise OSError("not committed")
 
     provider: Any = async_provider if is_async else sync_provider
-    for task in make_both(app, Depends(provider), lambda value: value):
+    for task in make_both(app, Depends(provider), identity):
         outcome = run(task.job())
         assert (outcome.state, str(outcome.error)) == ("retry", "not committed")
 
@@ -330,8 +347,8 @@ def test_a_mock_is_given_as_it_is() -> None:
     async def client() -> str:
         raise AssertionError
 
-    for task in make_both(app, Depends(client), lambda value: value is fake):
-        assert run(task.job(), overrides={client: lambda: fake}).value is True
+    for task in make_both(app, Depends(client), identity):
+        assert run(task.job(), overrides={client: lambda: fake}).value is fake
 
 
 def test_a_task_of_the_process_pool_runs_in_tests_without_a_process() -> None:

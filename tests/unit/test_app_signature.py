@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
+from collections.abc import AsyncGenerator, Generator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 import headrace
 from headrace import Depends, Headrace, LeasedJob, Renamed
 from headrace.errors import ArgumentsInvalid, DependencyMissing, TaskInvalid
+from headrace.testing import run_job
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -33,6 +37,33 @@ def test_a_parameter_without_a_name_is_refused(source: str) -> None:
     exec(source, scope)
     with pytest.raises(TaskInvalid, match="without a name"):
         make_app().task(scope["send"])
+
+
+def test_a_generator_is_refused() -> None:
+    def generate() -> Generator[int]:
+        yield 1
+
+    async def generate_async() -> AsyncGenerator[int]:
+        yield 1
+
+    for function in (generate, generate_async):
+        with pytest.raises(TaskInvalid, match="is a generator"):
+            make_app().task(function)
+
+
+def test_a_coroutine_that_a_decorator_hides_is_an_error() -> None:
+    app = make_app()
+
+    async def send(to: str) -> None: ...
+
+    @app.task
+    @functools.wraps(send)
+    def wrapper(to: str) -> Any:
+        return send(to)
+
+    outcome = asyncio.run(run_job(wrapper.job("ann")))
+    assert isinstance(outcome.error, TypeError)
+    assert "async def" in str(outcome.error)
 
 
 def test_a_forward_reference_is_resolved_on_first_use() -> None:

@@ -211,7 +211,7 @@ def test_jobs_are_checked_like_by_servers() -> None:
     def store(text: str) -> None: ...
 
     with shop.app.testing() as jobs:
-        for options in ({"priority": 101}, {"delay": -1}, {"ttl": 0}, {"max_attempts": 1001}):
+        for options in ({"priority": 101}, {"delay": -1}, {"ttl": 0}, {"max_attempts": 1001}, {"max_attempts": 0}):
             with pytest.raises(InvalidJob):
                 shop.receipt.using(**options).enqueue(1)  # pyright: ignore[reportArgumentType]
         with pytest.raises(InvalidJob, match="max_payload"):

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from headrace.app.endpoints import Endpoints, resolve_endpoints
 from headrace.cold.store import ColdLimits
@@ -48,16 +48,28 @@ def connect_tiers(settings: Settings, endpoints: Endpoints) -> Tiers:
     return Tiers(endpoints.redis, endpoints.postgres, build_queue_options(settings), limits, far_ms, keep_ms)
 
 
+_transports: WeakSet[ServerTransport] = WeakSet()
+
+
+def _reset_in_child() -> None:
+    for each in list(_transports):
+        each.reset()
+
+
+os.register_at_fork(after_in_child=_reset_in_child)
+
+
 class ServerTransport:
     """The queue on real servers."""
 
     def __init__(self, read_settings: Callable[[], Settings]) -> None:
         self._read_settings = read_settings
-        self._lock = threading.Lock()
-        self._reset()
+        self.reset()
+        _transports.add(self)
 
-    def _reset(self) -> None:
-        self._pid = os.getpid()
+    def reset(self) -> None:
+        """Forget all clients, without closing them: they belong to the process that this one was forked from."""
+        self.lock = threading.Lock()  # of `_sync`
         self._sync: SyncClient | None = None
         self._async: WeakKeyDictionary[asyncio.AbstractEventLoop, Client] = WeakKeyDictionary()
 
@@ -70,11 +82,9 @@ class ServerTransport:
     def get_client(self) -> SyncClient:
         """Return the synchronous client of this process. Threads share it."""
         client = self._sync
-        if client is not None and self._pid == os.getpid():
+        if client is not None:
             return client
-        with self._lock:
-            if self._pid != os.getpid():
-                self._reset()  # connections of the process that this one was forked from
+        with self.lock:
             if self._sync is None:
                 settings = self._read_settings()
                 url = resolve_endpoints(settings, "redis").redis
@@ -84,8 +94,6 @@ class ServerTransport:
     def get_async_client(self) -> Client:
         """Return the client of the running event loop."""
         loop = asyncio.get_running_loop()
-        if self._pid != os.getpid():
-            self._reset()
         client = self._async.get(loop)
         if client is None:
             settings = self._read_settings()
@@ -124,7 +132,7 @@ class ServerTransport:
     def close(self) -> None:
         """Close the synchronous client."""
         client, self._sync = self._sync, None
-        if client is not None and self._pid == os.getpid():
+        if client is not None:
             client.close()
 
     async def aclose(self) -> None:

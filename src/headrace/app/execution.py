@@ -31,6 +31,7 @@ from headrace.app.dependencies import DependencyPlan, JobValues
 from headrace.app.duration import to_ms, to_seconds
 from headrace.app.middleware import Middleware, overrides
 from headrace.app.records import make_failure_record, make_result_record
+from headrace.app.signature import locate
 from headrace.model.envelope import JSON_CODEC, Envelope, open_payload, unpack_payload
 from headrace.model.job import AttemptRecord, LeasedJob
 from headrace.queue.tasks import PROCESS, THREAD, Bury, CannotRunYet, Handler, RegisteredTask, TaskFailure
@@ -142,6 +143,12 @@ class TaskExecution:
             self.__dict__.pop(name, None)
 
     @cached_property
+    def _defaults(self) -> dict[str, Any]:
+        """Defaults of arguments, for providers that take them."""
+        arguments = self._task.signature.arguments.values()
+        return {each.name: each.default for each in arguments if not each.is_required}
+
+    @cached_property
     def _is_simple(self) -> bool:
         return not self._task.signature.dependencies
 
@@ -224,10 +231,21 @@ class TaskExecution:
 
     def _call_function(self, prepared: PreparedJob) -> object:
         if prepared.values is None:
-            return self._task.function(**prepared.arguments)
+            return self._check_result(self._task.function(**prepared.arguments))
         with prepared.values.thread_stack:
             prepared.values.create_in_thread()
-            return self._task.function(**prepared.arguments, **prepared.values.list_parameters())
+            value = self._task.function(**prepared.arguments, **prepared.values.list_parameters())
+            return self._check_result(value)
+
+    def _check_result(self, value: object) -> object:
+        """Raise TypeError for a coroutine: a decorator hides that the function is async, and it would never run."""
+        if inspect.iscoroutine(value):
+            value.close()
+            raise TypeError(
+                f"Task {self._task.name!r} ({locate(self._task.function)}) returned a coroutine, which was not run. "
+                "Declare the function that is registered with `async def`."
+            )
+        return value
 
     def run_in_process(self, job: LeasedJob) -> AttemptRecord | None:
         """Run a function in a child process. Values that need an event loop are created on one in another thread."""
@@ -299,7 +317,9 @@ class TaskExecution:
         running = RunningJob(self._task.app, job, envelope.headers, loop, timeout_s)
         current_running.set(running)
         set_env(job.queue.environment)
-        values = None if self._is_simple else JobValues(self.plan, arguments, self._runtime.shared)
+        values = None
+        if not self._is_simple:
+            values = JobValues(self.plan, self._defaults | arguments, self._runtime.shared)
         return PreparedJob(job, running, arguments, values)
 
     def _open(self, job: LeasedJob) -> Envelope:

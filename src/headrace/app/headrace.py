@@ -400,7 +400,7 @@ def _make_job(spec: JobSpec[Any], sent: Outgoing) -> NewJob:
         spec.delay_ms,
         options.get("priority", task.settings.priority),
         None if ttl is None else to_ms(ttl),
-        options.get("max_attempts") or task.retry.attempts,
+        options.get("max_attempts", task.retry.attempts),
         sent.flow,
         options.get("flow_type", ""),
         not envelope.is_plain,

@@ -55,6 +55,8 @@ class TaskSignature:
         """Raises TaskInvalid for parameters that no job can provide by name."""
         self.function = function
         self.name = name
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TaskInvalid(f"Task {name!r} ({locate(function)}) is a generator, which a worker would not iterate.")
         self.parameters = dict(inspect.signature(function).parameters)
         for parameter in self.parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):

@@ -36,6 +36,7 @@ MOST_SHOWN = 20  # jobs in the message of a failed assertion
 CANCELLED, EXPIRED = "cancelled", "expired"
 FAILURES = ("retry", "dead", "deferred")  # outcomes whose error a test wants to see
 MISSING: Any = object()
+EMPTY = Envelope(b"")
 
 
 @dataclass(eq=False)
@@ -43,7 +44,7 @@ class RecorderState:
     """What the recorder notes about a job; not for tests."""
 
     number: int = 0
-    has_envelope: bool = False
+    envelope: Envelope = EMPTY
     decode: Callable[[], Mapping[str, Any]] = dict
     deferred_at_ms: int | None = None  # when it first had to wait for newer code
     leased: LeasedJob | None = None
@@ -297,7 +298,7 @@ class Recorder:
             max(0, self._now_ms - job.due_at_ms),
             job.flow,
             job.flow_type,
-            job.internal.has_envelope,
+            not job.internal.envelope.is_plain,
         )
         return job.internal.leased
 
@@ -380,7 +381,7 @@ class Recorder:
             due_at_ms=self._now_ms + job.delay_ms,
             expires_at_ms=None if job.ttl_ms is None else self._now_ms + job.ttl_ms,
             state=JobState.SCHEDULED if job.delay_ms else JobState.READY,
-            internal=RecorderState(len(self._jobs), job.has_envelope, partial(task.execution.decode, envelope)),
+            internal=RecorderState(len(self._jobs), envelope, partial(task.execution.decode, envelope)),
         )
         self._jobs.append(recorded)
         self._known[ref.environment, job.id] = recorded
@@ -422,7 +423,7 @@ class Recorder:
                 state=JobState(job.state),
                 queue=job.queue.queue,
                 task=job.task,
-                payload=job.payload,
+                payload=job.internal.envelope.body,
                 flow=job.flow,
                 flow_type=job.flow_type,
                 priority=job.priority,
@@ -434,6 +435,8 @@ class Recorder:
                 error=error,
                 cancel_requested=job.internal.leased is not None and job.internal.leased.cancel_reason is not None,
                 progress=None if job.internal.leased is None else job.internal.leased.progress,
+                headers=job.headers,
+                codec=job.internal.envelope.codec,
             )
 
     async def aget(self, env: EnvRef, job_id: str) -> JobInfo | None:
