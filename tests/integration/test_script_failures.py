@@ -13,12 +13,22 @@ from typing import Any, cast
 
 import pytest
 
-from headrace.model.job import LeasedJob, NewJob
+from headrace.model.job import AttemptRecord, LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.maintenance import Maintenance
 from headrace.queue.quotas import pack_quotas
-from headrace.queue.scripts import SCRIPTS, ColdCounters, ColdRow, DeadFilter, Deferral, EnqueueResult, IdChange, Stubs
+from headrace.queue.scripts import (
+    SCRIPTS,
+    ColdCounters,
+    ColdRow,
+    DeadFilter,
+    Deferral,
+    EnqueueResult,
+    IdChange,
+    Records,
+    Stubs,
+)
 from headrace.queue.state import read_states
 from headrace.valkey.connect import ScriptError, Valkey, translate_errors
 from headrace.valkey.scripts import ScriptCall, run
@@ -242,6 +252,47 @@ def let_go(world: World, answer: Any) -> None:
         del world.held[held.id]
 
 
+def make_records(world: World) -> Records:
+    return {held.lease: AttemptRecord(f"of {held.id}".encode(), HOUR_MS) for held in some_held(world)}
+
+
+def keep_earlier_records(world: World) -> None:
+    """Leave records of earlier attempts, of earlier jobs with the same id, and a full list."""
+    for number, held in enumerate(some_held(world)):
+        env = held.queue.environment
+        enqueued = cast(Any, world.valkey.hget(keys.job(0, env, held.id), "enqueued")).decode()
+        count = 20 if number == 0 else 1
+        for index in range(count):
+            head = f"{'1' if number == 1 else enqueued}\tearlier\t{keys.encode(held.queue.queue)}\t{(index + 1) * 263}"
+            world.valkey.rpush(keys.attempts(0, env, held.id), f"{head}\nearlier")
+        for key in (keys.queue(0, held.queue), keys.meta(0)):
+            world.valkey.hincrby(key, "result_bytes", count * 263)
+        world.valkey.zadd(keys.attempt_expiries(0), {keys.job_part(env, held.id): 1e15})
+
+
+def age_records(world: World) -> None:
+    keep_earlier_records(world)
+    members: Any = world.valkey.zrange(keys.attempt_expiries(0), 0, -1)
+    world.valkey.zadd(keys.attempt_expiries(0), dict.fromkeys(members, PAST))
+
+
+def check_records(world: World, answer: Any) -> None:
+    """Every record is there once, although the call was repeated."""
+    for held in some_held(world):
+        bodies = world.run(STUBS.read_attempts(held.queue.environment, held.id))
+        assert bodies.count(f"of {held.id}".encode()) == 1, (held.id, bodies)
+
+
+def acked_with_records(world: World, answer: Any) -> None:
+    check_records(world, answer)
+    world.acked(some_held(world), answer)
+
+
+def let_go_with_records(world: World, answer: Any) -> None:
+    check_records(world, answer)
+    let_go(world, answer)
+
+
 def defer(world: World, delay_ms: int) -> ScriptCall[Any]:
     return STUBS.defer(0, [Deferral(held, delay_ms, delay_ms, "no", HOUR_MS, "task") for held in some_held(world)])
 
@@ -418,6 +469,29 @@ SCENARIOS = {
         "nack", lambda world: STUBS.nack(0, [(held, HOUR_MS, "no") for held in some_held(world)]), let_go
     ),
     "bury": Scenario("bury", lambda world: STUBS.bury(0, [(held, "no") for held in some_held(world)]), let_go),
+    "ack with records": Scenario(
+        "ack",
+        lambda world: STUBS.ack(0, [(held, 1) for held in some_held(world)], HOUR_MS, make_records(world)),
+        acked_with_records,
+        arrange=keep_earlier_records,
+    ),
+    "nack with records": Scenario(
+        "nack",
+        lambda world: STUBS.nack(0, [(held, 0, "no") for held in some_held(world)], make_records(world)),
+        let_go_with_records,
+        arrange=keep_earlier_records,
+    ),
+    "bury with records": Scenario(
+        "bury",
+        lambda world: STUBS.bury(0, [(held, "no") for held in some_held(world)], make_records(world)),
+        let_go_with_records,
+    ),
+    "extend with progress": Scenario(
+        "extend",
+        lambda world: STUBS.extend(0, some_held(world), HOUR_MS, {held.lease: "10 %" for held in some_held(world)}),
+    ),
+    "read_attempts": Scenario("read_attempts", lambda world: STUBS.read_attempts(X.environment, "x0")),
+    "delete old records": Scenario("maintain", lambda world: STUBS.maintain(0, "me", 1, 100, 0), arrange=age_records),
     "requeue": Scenario("requeue", lambda world: STUBS.requeue(0, some_held(world)), let_go),
     "defer": Scenario("defer", lambda world: defer(world, 0), let_go),
     "defer with a delay": Scenario("defer", lambda world: defer(world, HOUR_MS), let_go),
@@ -575,7 +649,7 @@ def check_places_and_numbers(valkey: Valkey, where: str) -> None:
     check_jobs_are_in_one_place(contents)
     jobs = {name.partition(":job:")[2]: fields for name, fields in contents.hashes.items() if ":job:" in name}
     envs: dict[EnvRef, Counter[str]] = {}
-    total = 0
+    total = total_of_records = 0
     for state in read_states(valkey, 1):
         own = [
             fields
@@ -587,6 +661,8 @@ def check_places_and_numbers(valkey: Valkey, where: str) -> None:
         found = (state.warm, state.running, state.dead, state.bytes - state.cold_bytes)
         assert found == (states["ready"], states["running"], states["dead"], size), (where, state.ref)
         assert state.scheduled == states["scheduled"], (where, state.ref)
+        assert state.result_bytes == sum_record_bytes(valkey, state.ref), (where, state.ref)
+        total_of_records += state.result_bytes
         total += size
         env = envs.setdefault(state.ref.environment, Counter())
         env["depth"] += state.depth
@@ -608,3 +684,15 @@ def check_places_and_numbers(valkey: Valkey, where: str) -> None:
         for name in ("jobs", "bytes"):
             assert int(own_fields[name]) == expected[name], (where, env, name)
     assert int(contents.hashes[keys.meta(0)]["bytes"]) == total, where
+    assert int(contents.hashes[keys.meta(0)].get("result_bytes", 0)) == total_of_records, where
+
+
+def sum_record_bytes(valkey: Valkey, ref: QueueRef) -> int:
+    """Return the bytes of the records of a queue, as the lists themselves say."""
+    total = 0
+    for key in cast("list[bytes]", valkey.keys(f"hr:{{0}}:attempts:{keys.env_part(ref)}:*")):
+        assert valkey.zscore(keys.attempt_expiries(0), key.decode().partition(":attempts:")[2]) is not None, key
+        last: Any = valkey.lindex(key.decode(), -1)
+        _, _, queue, size = last.partition(b"\n")[0].split(b"\t")
+        total += int(size) if queue.decode() == keys.encode(ref.queue) else 0
+    return total

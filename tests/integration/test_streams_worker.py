@@ -19,6 +19,7 @@ from headrace.embedded.valkey import EmbeddedValkey
 from headrace.errors import NotAStream, SeveralGroups, StreamFull, StreamsUnavailable
 from headrace.model.job import LeasedJob, NewJob
 from headrace.queue.registry import WorkerRegistration, read_workers
+from headrace.queue.scripts import Records
 from headrace.queue.tasks import Bury, Tasks
 from headrace.queue.worker_metrics import JOBS, SHARD_FAILURES, WorkerMetrics
 from headrace.streams.broker import Broker, BrokerOptions
@@ -32,7 +33,6 @@ from headrace.valkey.stream_groups import list_consumers
 from headrace.worker import core
 from headrace.worker import reconnect as patience
 from headrace.worker.core import CompletionRate
-from headrace.worker.results import Records
 from headrace.worker.stream_source import StreamGroup
 from headrace.worker.stream_worker import StreamWorker
 from tests.conftest import READY_S, wait_until

@@ -16,7 +16,7 @@ from headrace.model.names import QueueRef
 from headrace.queue import keys
 from headrace.queue.client import Client, SyncClient
 from headrace.queue.registry import WorkerRegistration
-from headrace.queue.scripts import Stubs
+from headrace.queue.scripts import Records, Stubs
 from headrace.queue.state import QueueState, read_states
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker_metrics import JOBS, WorkerMetrics
@@ -27,7 +27,6 @@ from headrace.worker import reconnect as patience
 from headrace.worker.options import WorkerOptions
 from headrace.worker.queue_source import QueueShard
 from headrace.worker.queue_worker import Worker
-from headrace.worker.results import Records
 from tests.conftest import READY_S, Servers
 
 T = TypeVar("T")

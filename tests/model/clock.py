@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from itertools import count
 
+from headrace.model.names import EnvRef
 from headrace.queue import keys
 from headrace.valkey.connect import Valkey
 from tests.model.truth import Job, Truth
@@ -48,6 +49,13 @@ class Ageing:
     def begin_deferrals_long_ago(self, job: Job) -> None:
         job.deferred_ms = next(self._past)
         self._client.hset(keys.job(self._truth.find_shard(job), *job.key), "deferred_since", job.deferred_ms)
+
+    def end_records(self, key: tuple[EnvRef, str]) -> None:
+        """What is kept of a job's attempts has been kept long enough."""
+        records = self._truth.records[key]
+        records.expires_ms = next(self._past)
+        shard = key[0].shard(self._truth.shards)
+        self._client.zadd(keys.attempt_expiries(shard), {keys.job_part(*key): records.expires_ms})
 
     def free_id(self, key: tuple[object, str]) -> None:
         """A done job is no longer known: its id may be used again."""

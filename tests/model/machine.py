@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headrace.errors import HeadraceError, QueueClosed, QueueFull
-from headrace.model.job import JobInfo, JobState, LeasedJob, NewJob
+from headrace.model.job import AttemptRecord, JobInfo, JobState, LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.scripts import DEFAULT_CAPS, DeadFilter, Deferral, MaintainResult, RedriveResult, Stubs, WarmCaps
@@ -51,9 +51,13 @@ environments = st.sampled_from(ENVS)
 queues = st.sampled_from(QUEUES)
 limits = st.sampled_from([None, None, None, 0, 1, 2, 3])
 all_caps = st.sampled_from(
-    [DEFAULT_CAPS, DEFAULT_CAPS, WarmCaps(items=3), WarmCaps(bytes=20), WarmCaps(items=4, bytes=30, shard_bytes=40)]
+    [
+        *(DEFAULT_CAPS, DEFAULT_CAPS, WarmCaps(items=3), WarmCaps(bytes=20)),
+        *(WarmCaps(items=4, bytes=30, shard_bytes=40), WarmCaps(bytes=1060), WarmCaps(bytes=1100, shard_bytes=1600)),
+    ]
 )
 own_caps = st.sampled_from([None, None, (1, 100), (3, 10), (100, 5)])
+records = st.sampled_from([None, None, b"", b"done", b"a\nlonger\tone"])
 rarely = st.sampled_from([False, False, False, True])
 shards = st.integers(0, SHARDS - 1)
 clients = st.integers(0, CLIENTS - 1)
@@ -153,6 +157,10 @@ class QueueMachine(RuleBasedStateMachine):
         else:
             assert info == (JobInfo(env, job_id, JobState.DONE) if (env, job_id) in self.truth.kept else None)
 
+    @rule(env=environments, job_id=st.sampled_from(IDS))
+    def read_attempts(self, env: EnvRef, job_id: str) -> None:
+        assert run(self.valkey, self.stubs.read_attempts(env, job_id)) == self.truth.read_attempts(env, job_id)
+
     # Workers
 
     @rule(client=clients, shard=shards, n=COUNTS)
@@ -228,39 +236,45 @@ class QueueMachine(RuleBasedStateMachine):
         assert answer in (expected, Lost.ANSWER)
 
     @precondition(some_client_has_leases)
-    @rule(data=st.data(), keep=st.booleans())
-    def ack(self, data: st.DataObject, keep: bool) -> None:
+    @rule(data=st.data(), keep=st.booleans(), record=records)
+    def ack(self, data: st.DataObject, keep: bool, record: bytes | None) -> None:
         client, shard, jobs = self.some_leases(data)
-        self.report_done(client, shard, jobs, keep=keep)
+        self.report_done(client, shard, jobs, keep=keep, record=record)
 
-    def report_done(self, client: int, shard: int, jobs: Sequence[LeasedJob], *, keep: bool) -> None:
-        self.again[client] = lambda: self.report_done(client, shard, jobs, keep=keep)
-        answer = self.run(client, self.stubs.ack(shard, [(job, 3) for job in jobs], FAR_MS if keep else 0))
-        expected = [self.truth.ack(job, keep=keep) for job in jobs]
+    def report_done(
+        self, client: int, shard: int, jobs: Sequence[LeasedJob], *, keep: bool, record: bytes | None
+    ) -> None:
+        self.again[client] = lambda: self.report_done(client, shard, jobs, keep=keep, record=record)
+        done = [(job, 3) for job in jobs]
+        call = self.stubs.ack(shard, done, FAR_MS if keep else 0, make_records(jobs, record))
+        answer = self.run(client, call)
+        expected = [self.truth.ack(job, keep=keep, record=record) for job in jobs]
         assert answer in (expected, Lost.ANSWER)
         self.truth.settle(shard)
 
     @precondition(some_client_has_leases)
-    @rule(data=st.data(), delay_ms=st.sampled_from([0, FAR_MS]), error=st.sampled_from(ERRORS))
-    def nack(self, data: st.DataObject, delay_ms: int, error: str) -> None:
+    @rule(data=st.data(), delay_ms=st.sampled_from([0, FAR_MS]), error=st.sampled_from(ERRORS), record=records)
+    def nack(self, data: st.DataObject, delay_ms: int, error: str, record: bytes | None) -> None:
         client, shard, jobs = self.some_leases(data)
         held = self.held(jobs)
         before = self.now()
-        answer = self.run(client, self.stubs.nack(shard, [(job, delay_ms, error) for job in jobs]))
-        expected = [self.truth.nack(job, delay_ms, error) for job in jobs]
+        failed = [(job, delay_ms, error) for job in jobs]
+        answer = self.run(client, self.stubs.nack(shard, failed, make_records(jobs, record)))
+        expected = [self.truth.nack(job, delay_ms, error, record) for job in jobs]
         assert answer in (expected, Lost.ANSWER)
         self.learn_times([job for job in held if job.waits], before, delay_ms)
         self.learn_burials([job for job in held if job.state is JobState.DEAD], before)
         self.truth.settle(shard)
 
     @precondition(some_client_has_leases)
-    @rule(data=st.data(), error=st.sampled_from(ERRORS))
-    def bury(self, data: st.DataObject, error: str) -> None:
+    @rule(data=st.data(), error=st.sampled_from(ERRORS), record=records)
+    def bury(self, data: st.DataObject, error: str, record: bytes | None) -> None:
         client, shard, jobs = self.some_leases(data)
         held = self.held(jobs)
         before = self.now()
-        answer = self.run(client, self.stubs.bury(shard, [(job, error) for job in jobs]))
-        expected = [self.truth.bury(job, error) for job in jobs]
+        buried = [(job, error) for job in jobs]
+        answer = self.run(client, self.stubs.bury(shard, buried, make_records(jobs, record)))
+        expected = [self.truth.bury(job, error, record) for job in jobs]
         assert answer in (expected, Lost.ANSWER)
         self.learn_burials(held, before)
         self.truth.settle(shard)
@@ -321,6 +335,11 @@ class QueueMachine(RuleBasedStateMachine):
         for job in self.some_jobs(data, has_ttl):
             self.ageing.end_ttl(job)
 
+    @precondition(lambda self: self.truth.records)
+    @rule(data=st.data())
+    def records_become_old(self, data: st.DataObject) -> None:
+        self.ageing.end_records(data.draw(st.sampled_from(sorted(self.truth.records))))
+
     @precondition(lambda self: self.truth.kept)
     @rule(data=st.data())
     def a_done_job_is_forgotten(self, data: st.DataObject) -> None:
@@ -373,10 +392,13 @@ class QueueMachine(RuleBasedStateMachine):
         now = self.now()
         expired, reclaimed = self.truth.expire(shard, at_most, now), self.truth.reclaim(shard, at_most)
         released = self.truth.release(shard, at_most, now)
+        drops_at_most = min(100, at_most)
+        has_dropped_all = self.truth.drop_records(shard, drops_at_most) < drops_at_most
         if not isinstance(answer, Lost):
             ticked = shard not in self.ticked
             assert answer == MaintainResult(True, answer.next_call_ms, expired, reclaimed, released, ticked)
-            assert (answer.next_call_ms == 0) == self.truth.needs_maintenance(shard, now)
+            is_done = has_dropped_all and not self.truth.needs_maintenance(shard, now)
+            assert (answer.next_call_ms > 0) == is_done
         self.ticked.add(shard)
         self.learn_burials([job for job in running if job.state is JobState.DEAD], before)
         self.truth.settle(shard)
@@ -512,6 +534,10 @@ class QueueMachine(RuleBasedStateMachine):
             own = [state for state in states if self.shard(state.ref) == shard]
             envs = read_envs(self.valkey, shard, [env for env in self.truth.envs if env.shard(SHARDS) == shard])
             assert differences(fold, own, envs) == []
+
+
+def make_records(jobs: Sequence[LeasedJob], body: bytes | None) -> dict[str, AttemptRecord]:
+    return {} if body is None else {job.lease: AttemptRecord(body, FAR_MS) for job in jobs}
 
 
 def has_ttl(job: Job) -> bool:

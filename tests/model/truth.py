@@ -19,6 +19,8 @@ from headrace.queue.scripts import DEFAULT_CAPS, DeadFilter, WarmCaps
 
 NEVER = math.inf
 DEAD_OVERHEAD = 512  # what a dead job counts beside its payload
+RECORD_OVERHEAD = 256  # what a record of an attempt counts beside its body
+MOST_RECORDS = 20
 
 
 def delivery_number(token: str) -> int:
@@ -80,6 +82,21 @@ class Queue:
     closed: bool = False
     caps: tuple[int, int] | None = None  # its own: jobs, bytes
     counts: Counter[Op] = field(default_factory=Counter[Op])
+    results_dropped: int = 0
+
+
+@dataclass
+class JobRecords:
+    """What is kept of the ended attempts of one job."""
+
+    queue: QueueRef
+    enqueued_ms: int  # of the job
+    bodies: list[bytes] = field(default_factory=list[bytes])
+    expires_ms: float = NEVER  # NEVER: not within this test
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(body) + RECORD_OVERHEAD for body in self.bodies)
 
 
 @dataclass
@@ -101,6 +118,7 @@ class Truth:
         self.queues: dict[QueueRef, Queue] = {}
         self.envs: dict[EnvRef, Environment] = {}
         self.turns: list[dict[EnvRef, int]] = [{} for _ in range(shards)]  # of environments with a job that may run
+        self.records: dict[tuple[EnvRef, str], JobRecords] = {}
         self.clocks = [0] * shards  # the turns of the environment that was last served, before it was
 
     # Looking
@@ -166,13 +184,24 @@ class Truth:
         own = self.queues[ref].caps if ref in self.queues else None
         held = sum(job.size for job in self.alive() if job.queue == ref)
         dead = self.dead_bytes(ref)
-        return dead == 0 or held + dead + added <= (own[1] if own else self.caps.bytes)
+        return dead == 0 or held + dead + added <= self._beside_records(ref, own[1] if own else self.caps.bytes)
+
+    def _beside_records(self, ref: QueueRef, size: int) -> int:
+        """What records of attempts leave of the bytes of a queue; 1 at least."""
+        return max(1, size - self.record_bytes(ref))
+
+    def record_bytes(self, ref: QueueRef) -> int:
+        return sum(records.bytes for records in self.records.values() if records.queue == ref)
+
+    def shard_record_bytes(self, shard: int) -> int:
+        return sum(records.bytes for (env, _), records in self.records.items() if env.shard(self.shards) == shard)
 
     def _fits(self, ref: QueueRef, count: int, added: int) -> bool:
         held = [job for job in self.alive() if job.queue == ref]
-        of_shard = sum(job.size for job in self.alive() if self.find_shard(job) == ref.environment.shard(self.shards))
+        of_shard = self._shard_bytes(ref.environment.shard(self.shards))
         own = self.queues[ref].caps if ref in self.queues else None
         items, size = own or (self.caps.items, self.caps.bytes)
+        size = self._beside_records(ref, size)
         fits = len(held) + count <= items and sum(job.size for job in held) + added <= size
         shard_fits = (
             added == 0  # a job without payload takes no bytes, so it fits into a full shard too
@@ -180,6 +209,9 @@ class Truth:
             or self._within_share(ref.environment, of_shard, added)
         )
         return (count == 1 and not held) or (fits and shard_fits)
+
+    def _shard_bytes(self, shard: int) -> int:
+        return sum(job.size for job in self.alive() if self.find_shard(job) == shard) + self.shard_record_bytes(shard)
 
     def _within_share(self, env: EnvRef, of_shard: int, added: int) -> bool:
         reserve = self.caps.shard_bytes // 4
@@ -393,18 +425,55 @@ class Truth:
         job.lease_ends_ms = NEVER
         return JobLeaseState.CANCELLED if job.cancelled else JobLeaseState.HELD
 
-    def ack(self, leased: LeasedJob, *, keep: bool) -> bool:
+    def keep_record(self, job: Job, body: bytes | None) -> None:
+        """Keep what a task has left of its attempt, if it fits: records take half of each cap at most."""
+        if body is None:
+            return
+        records = self.records.get(job.key)
+        if records and records.enqueued_ms != job.enqueued_ms:
+            del self.records[job.key]
+            records = None
+        ref, shard, size = job.queue, self.find_shard(job), len(body) + RECORD_OVERHEAD
+        cap = (self.queues[ref].caps or (0, self.caps.bytes))[1]
+        held = sum(each.size for each in self.alive() if each.queue == ref)
+        of_queue, of_shard = self.record_bytes(ref) + size, self.shard_record_bytes(shard) + size
+        fits = held + of_queue <= cap and of_queue <= cap / 2
+        if not fits or self._shard_bytes(shard) + size > self.caps.shard_bytes or of_shard > self.caps.shard_bytes / 2:
+            self.queues[ref].results_dropped += 1
+            return
+        records = self.records.setdefault(job.key, JobRecords(ref, job.enqueued_ms))
+        records.bodies = [*records.bodies, body][-MOST_RECORDS:]
+        records.expires_ms = NEVER
+
+    def drop_records(self, shard: int, at_most: int) -> int:
+        """Delete records whose time has passed, and return of how many jobs."""
+        old = [
+            (records.expires_ms, job_part(*key), key)
+            for key, records in self.records.items()
+            if key[0].shard(self.shards) == shard and records.expires_ms is not NEVER
+        ]
+        for _, _, key in sorted(old)[:at_most]:
+            del self.records[key]
+        return len(old[:at_most])
+
+    def read_attempts(self, env: EnvRef, job_id: str) -> list[bytes]:
+        records, job = self.records.get((env, job_id)), self.jobs.get((env, job_id))
+        return records.bodies if records and (not job or job.enqueued_ms == records.enqueued_ms) else []
+
+    def ack(self, leased: LeasedJob, *, keep: bool, record: bytes | None = None) -> bool:
         job = self.held(leased)
         if job:
             self._remove(job, Op.ACK)
+            self.keep_record(job, record)
             if keep:
                 self.kept.add(job.key)
         return job is not None
 
-    def nack(self, leased: LeasedJob, delay_ms: int, error: str) -> int:
+    def nack(self, leased: LeasedJob, delay_ms: int, error: str, record: bytes | None = None) -> int:
         job = self.held(leased)
         if not job:
             return 0
+        self.keep_record(job, record)
         job.error = error
         if job.attempts >= job.new.max_attempts:
             self._bury(job)
@@ -412,9 +481,10 @@ class Truth:
         self._wait_again(job, Op.NACK, later=delay_ms > 0)
         return 1
 
-    def bury(self, leased: LeasedJob, error: str) -> bool:
+    def bury(self, leased: LeasedJob, error: str, record: bytes | None = None) -> bool:
         job = self.held(leased)
         if job:
+            self.keep_record(job, record)
             job.error = error
             self._bury(job)
         return job is not None
@@ -437,7 +507,7 @@ class Truth:
             self._bury(job)
             return 2
         self._wait_again(job, Op.DEFER, later=delay_ms > 0)
-        job.deferred_ms = since_ms
+        job.deferred_ms = since_ms if bury_after_ms else None  # these delays are fixed
         return 1
 
     # Sweeper

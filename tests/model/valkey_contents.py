@@ -28,6 +28,7 @@ class ValkeyContents:
     sets: dict[str, set[bytes]] = field(default_factory=dict[str, set[bytes]])
     hashes: dict[str, Fields] = field(default_factory=dict[str, Fields])
     strings: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    lists: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
 
 
 def parse_kind(name: str) -> str:
@@ -54,6 +55,7 @@ READ: dict[str, Any] = {
     "zset": lambda pipeline, name: pipeline.zrange(name, 0, -1, withscores=True),  # pyright: ignore
     "set": lambda pipeline, name: pipeline.smembers(name),  # pyright: ignore
     "hash": lambda pipeline, name: pipeline.hgetall(name),  # pyright: ignore
+    "list": lambda pipeline, name: pipeline.lrange(name, 0, -1),  # pyright: ignore
     "string": lambda pipeline, name: pipeline.get(name),  # pyright: ignore
     "stream": lambda pipeline, name: pipeline.xlen(name),  # pyright: ignore
 }
@@ -66,6 +68,8 @@ def _put(contents: ValkeyContents, name: str, kind: str, value: Any) -> None:
         contents.sets[name] = set(value)
     elif kind == "hash":
         contents.hashes[name] = {field.decode(): text.decode() for field, text in value.items()}
+    elif kind == "list":
+        contents.lists[name] = value
     elif kind == "string":
         contents.strings[name] = value
 
@@ -80,6 +84,7 @@ def check(client: Valkey, truth: Truth) -> ValkeyContents:
     check_sorted_sets(contents, truth)
     check_hashes(contents, truth)
     check_strings_and_sets(contents, truth)
+    check_records(contents, truth)
     check_states(client, truth)
     return contents
 
@@ -166,12 +171,15 @@ def check_sorted_sets(contents: ValkeyContents, truth: Truth) -> None:
             add(keys.dead(shard, ref), job.member, job.buried_ms)
         if job.waits and job.expires_ms is not None:
             add(keys.expiries(shard), job.shard_member, job.expires_ms)
+    for (env, job_id), records in truth.records.items():
+        shard = env.shard(truth.shards)
+        add(keys.attempt_expiries(shard), keys.job_part(env, job_id).encode(), records.expires_ms)
     elsewhere = ("class", "wake", "due")  # checked by check_classes and check_wake_keys
     found = {name: members for name, members in contents.sorted_sets.items() if parse_kind(name) not in elsewhere}
     for shard in range(truth.shards):
-        ends = found.get(keys.leases(shard), {})
-        for member, end in ends.items():  # a lease that ends in the far future is as good as any other
-            ends[member] = NEVER if end > 1e9 else end
+        for ends in (found.get(keys.leases(shard), {}), found.get(keys.attempt_expiries(shard), {})):
+            for member, end in ends.items():  # one that ends in the far future is as good as any other
+                ends[member] = NEVER if end > 1e9 else end
     assert found == expected
 
 
@@ -209,6 +217,7 @@ def check_hashes(contents: ValkeyContents, truth: Truth) -> None:
     for meta, shard in metas.items():
         used = sum(job.size for job in truth.alive() if truth.find_shard(job) == shard)
         assert int(contents.hashes.get(meta, {}).get("bytes", 0)) == used
+        assert int(contents.hashes.get(meta, {}).get("result_bytes", 0)) == truth.shard_record_bytes(shard)
 
 
 def check_queues(contents: ValkeyContents, truth: Truth) -> None:
@@ -220,6 +229,8 @@ def check_queues(contents: ValkeyContents, truth: Truth) -> None:
         expected["warm_bytes"] = str(sum(job.size for job in alive))
         expected["dead_bytes"] = str(truth.dead_bytes(ref))
         assert {name: fields[name] for name in expected} == expected, ref
+        assert int(fields.get("result_bytes", 0)) == truth.record_bytes(ref), ref
+        assert int(fields.get("results_dropped", 0)) == queue.results_dropped, ref
         assert fields.get("caps") == ("{} {}".format(*queue.caps) if queue.caps else None)
         assert "cold" not in fields, "these clients have no PostgreSQL"
 
@@ -242,6 +253,14 @@ def check_strings_and_sets(contents: ValkeyContents, truth: Truth) -> None:
         if truth.queues[ref].counts[Op.BURY]:  # until a mover moves its dead jobs, and there is none here
             sets.setdefault(keys.buried(shard), set()).add(keys.queue_part(ref).encode())
     assert {name: members for name, members in contents.sets.items() if not name.endswith(":parked")} == sets
+
+
+def check_records(contents: ValkeyContents, truth: Truth) -> None:
+    found = {name: [record.partition(b"\n")[2] for record in records] for name, records in contents.lists.items()}
+    assert found == {
+        keys.attempts(env.shard(truth.shards), env, job_id): records.bodies
+        for (env, job_id), records in truth.records.items()
+    }
 
 
 def check_states(client: Valkey, truth: Truth) -> None:

@@ -19,7 +19,7 @@ import pytest
 from headrace.errors import QueueUnavailable
 from headrace.model.job import AttemptRecord, JobLeaseState, LeasedJob
 from headrace.model.names import QueueRef
-from headrace.queue.scripts import Deferral, LeasedJobs
+from headrace.queue.scripts import Deferral, LeasedJobs, Records
 from headrace.queue.tasks import Tasks
 from headrace.queue.worker_metrics import DEFER, RUN, WorkerMetrics
 from headrace.runtime.metrics import DurationHistogram
@@ -28,7 +28,6 @@ from headrace.worker import core as core_module
 from headrace.worker import heartbeat
 from headrace.worker.core import WorkerCore
 from headrace.worker.options import WorkerOptions
-from headrace.worker.results import Records
 
 REF = QueueRef("acme", "shop", "prod", "emails")
 DEADLINE_S = 60.0
@@ -51,6 +50,7 @@ class FakeSource:
         self.reports: list[tuple[str, str]] = []  # verb and job
         self.delays_ms: list[int] = []  # of retries
         self.deferrals: list[Deferral] = []
+        self.progress: list[str] = []  # texts that were sent between heartbeats
         self.records: dict[str, AttemptRecord] = {}  # by lease
 
     async def dequeue(self, limit: int, excluded: Mapping[str, bool]) -> LeasedJobs:
@@ -94,6 +94,9 @@ class FakeSource:
 
     def extend(self, client: Valkey, jobs: Sequence[LeasedJob]) -> Sequence[JobLeaseState]:
         return [JobLeaseState.HELD] * len(jobs)
+
+    def send_progress(self, client: Valkey, jobs: Sequence[LeasedJob]) -> None:
+        self.progress += [job.progress for job in jobs if job.progress is not None]
 
     def note_failure(self) -> None:
         pass

@@ -126,14 +126,15 @@ def build_producer_role(scope: ProducerScope | None = None) -> ValkeyRole:
     )
     return ValkeyRole(
         "producer",
-        "Enqueues jobs. Reads no payloads.",
-        _load(queue_scripts.script, "enqueue", "reserve_ids", "settle_ids", "sync_cold"),
+        "Enqueues jobs, and reads records of their attempts. Reads no payloads.",
+        _load(queue_scripts.script, "enqueue", "reserve_ids", "settle_ids", "sync_cold", "read_attempts"),
         frozenset({"get", "hget", "hsetnx"}),
         [
             *("%R~hr:shards", "%R~hr:{*}:absent", "%W~hr:{*}:metrics", "%R~hr:{*}:metrics:enabled"),
             *(f"~hr:{{*}}:{key}" for key in shared),
             *dict.fromkeys((f"~hr:{{*}}:env:{alone}", f"~hr:{{*}}:env:{within}")),
             *(f"~hr:{{*}}:q:{within}", f"~hr:{{*}}:job:{within}", f"%W~hr:{{*}}:body:{within}"),
+            f"%R~hr:{{*}}:attempts:{within}",
         ],
     )
 
@@ -178,7 +179,8 @@ def build_pipeline_role() -> ValkeyRole:
 
 def build_reader_role(snapshot_prefix: str = SNAPSHOT_PREFIX) -> ValkeyRole:
     names = ("meta", "metrics", "metrics:enabled", "envs", "environments", "queues", "class:*", "env:*", "q:*", "cold")
-    more = ("hungry", "buried", "losses", "leases", "scheduled", "expiries", "repair", "quarantine", "missing", "mover")
+    more = ("hungry", "buried", "losses", "leases", "scheduled", "expiries", "attempt_expiries")
+    maintained = ("repair", "quarantine", "missing", "mover")
     streams = ("stream:*", "streams", "streams:*", "seen", "seen:*")
     shared = ("shards", "metrics:enabled", "workers", "worker:*", "pipeline:lease", "pipeline:last")
     return ValkeyRole(
@@ -188,7 +190,7 @@ def build_reader_role(snapshot_prefix: str = SNAPSHOT_PREFIX) -> ValkeyRole:
         READ_COMMANDS,
         [
             *(f"%R~hr:{key}" for key in shared),
-            *(f"%R~hr:{{*}}:{key}" for key in (*names, *more, *streams)),
+            *(f"%R~hr:{{*}}:{key}" for key in (*names, *more, *maintained, *streams)),
             # The keys of a script must be writable, even if it only reads them.
             f"~{{{escape_pattern(snapshot_prefix)}}}:*",
         ],

@@ -130,6 +130,12 @@ class SyncClient:
                 job = self._run(call)
         return job
 
+    def read_attempts(self, env: EnvRef, job_id: str) -> list[bytes]:
+        """Return what tasks have kept of the ended attempts of a job, oldest first, the last 20 at most. Empty if
+        nothing was kept, it has expired, or it did not fit."""
+        check_job_id(env, job_id)
+        return self._run(self._get_stubs().read_attempts(env, job_id))
+
     def pause(self, ref: QueueRef) -> None:
         """Pause a queue: accept jobs but start none."""
         self.change(ref, QueueChange(paused=True))
@@ -286,6 +292,10 @@ class Client:
             if job is None:  # it may have moved from PostgreSQL to Valkey between the two reads
                 job = await self._run(call)
         return job
+
+    async def read_attempts(self, env: EnvRef, job_id: str) -> list[bytes]:
+        check_job_id(env, job_id)
+        return await self._run((await self._get_stubs()).read_attempts(env, job_id))
 
     async def pause(self, ref: QueueRef) -> None:
         await self.change(ref, QueueChange(paused=True))

@@ -5,15 +5,15 @@ All keys of an environment have the hash tag of its shard, so that one script ca
 
     hr:shards                  string  number of shards, written once
     hr:{0}:meta                hash    seq (event number), delivery (last lease number), bytes (payloads of all waiting
-                                       and running jobs), bounds (see bounds.py), quota, shared and shared:… (see
-                                       quotas.py), quota_indexed (see cold/settings.py), listed (`environments` is
-                                       complete), mover_token (fencing), mover_* (status of the mover),
-                                       losses_checked_for (see cold/valkey_losses.py), turn and turn:Q (clocks of the
-                                       fair indexes, see lua/fair_index.lua), ticked (last tick), maintainer,
-                                       maintainer_until, maintainer_ms (maintenance owner, when its ownership ends, its
-                                       duration), maintain_at (when it runs next), checked (cursor of the search for
-                                       queues that are miscounted or not indexed), cold_id_bytes (sum of its
-                                       environments)
+                                       and running jobs), result_bytes (records of attempts), bounds (see bounds.py),
+                                       quota, shared and shared:… (see quotas.py), quota_indexed (see
+                                       cold/settings.py), listed (`environments` is complete), mover_token (fencing),
+                                       mover_* (status of the mover), losses_checked_for (see cold/valkey_losses.py),
+                                       turn and turn:Q (clocks of the fair indexes, see lua/fair_index.lua), ticked
+                                       (last tick), maintainer, maintainer_until, maintainer_ms (maintenance owner,
+                                       when its ownership ends, its duration), maintain_at (when it runs next), checked
+                                       (cursor of the search for queues that are miscounted or not indexed),
+                                       cold_id_bytes (sum of its environments)
     hr:{0}:metrics             stream  metric events, one field `e` (see model/event.py)
     hr:{0}:metrics:enabled     string  "0" stops writing events; odometers and seq still advance
     hr:{0}:envs                zset    fair index: environment → turns served; only environments with jobs that may run
@@ -30,6 +30,7 @@ All keys of an environment have the hash tag of its shard, so that one script ca
     hr:{0}:leases              zset    job → when its lease ends
     hr:{0}:scheduled           zset    job → when it is due
     hr:{0}:expiries            zset    waiting job → when its TTL ends
+    hr:{0}:attempt_expiries    zset    job with records of attempts → when they are deleted
     hr:{0}:cold                set     queues in cold mode: their new jobs wait in PostgreSQL
     hr:{0}:hungry              zset    refill requests: queue in cold mode that has room → since when  (words: allow)
     hr:{0}:buried              set     queues with dead jobs that are not yet in PostgreSQL
@@ -52,7 +53,8 @@ All keys of an environment have the hash tag of its shard, so that one script ca
     hr:{0}:env:E:parked        set     queues left out of `class` while the environment is blocked by its limit
     hr:{0}:q:E:Q               hash    names, epoch, ready, running, warm_scheduled, warm_bytes, limit, paused, closed,
                                        caps, levels, oldest, indexed, known_detail, dead_bytes (dead jobs in Valkey),
-                                       cold (see lua/cold_field.lua), placed (see lua/placed.lua), o:<op>
+                                       result_bytes (records of attempts), results_dropped (records that were not
+                                       kept), cold (see lua/cold_field.lua), placed (see lua/placed.lua), o:<op>
     hr:{0}:q:E:Q:ready         zset    job id → when it became eligible (priority 0)
     hr:{0}:q:E:Q:ready:P       zset    the same for priority P
     hr:{0}:q:E:Q:levels        zset    priorities other than 0 that have jobs
@@ -64,9 +66,11 @@ All keys of an environment have the hash tag of its shard, so that one script ca
     hr:{0}:job:E:J             hash    state of one job: small fields only, so that it stays compact
                                        (unbegun: delivery of the last attempt that no worker has begun; deferred_since:
                                        time of the first of its deferrals without another result in between; cancel: it
-                                       is removed instead of waiting again)
+                                       is removed instead of waiting again; progress: lease, newline, last text of
+                                       its task)
     hr:{0}:body:E:J            string  tab-separated header, newline, payload. Empty for queue.keep_done after the job
                                        is done, `dead` after it moved to PostgreSQL as dead: its id stays reserved
+    hr:{0}:attempts:E:J        list    records of the ended attempts of a job, the last 20 (lua/records.lua)
     hr:metrics:enabled         string  the same flag as in each shard, for shards created later
     hr:pipeline:lease          string  holder of the pipeline lease; expires (pipeline/lease.py)
     hr:pipeline:last           string  last holder of the pipeline lease
@@ -74,7 +78,7 @@ All keys of an environment have the hash tag of its shard, so that one script ca
     hr:worker:W                string  running tasks of a worker, and the environments it ran tasks for (JSON)
 
 E is org:project:env, Q the queue, J the job id; in each part `%` and `:` are percent-encoded, so that the separator is
-unambiguous. A job in `leases`, `scheduled` and `expiries` is written E:J.
+unambiguous. A job in `leases`, `scheduled` and the two sets of expiries is written E:J.
 """
 
 from __future__ import annotations
@@ -138,6 +142,10 @@ def scheduled(shard: int) -> str:
 
 def expiries(shard: int) -> str:
     return prefix(shard) + "expiries"
+
+
+def attempt_expiries(shard: int) -> str:
+    return prefix(shard) + "attempt_expiries"
 
 
 def cold(shard: int) -> str:
@@ -269,6 +277,10 @@ def job(shard: int, ref: EnvRef, job_id: str) -> str:
 
 def body(shard: int, ref: EnvRef, job_id: str) -> str:
     return f"{prefix(shard)}body:{job_part(ref, job_id)}"
+
+
+def attempts(shard: int, ref: EnvRef, job_id: str) -> str:
+    return f"{prefix(shard)}attempts:{job_part(ref, job_id)}"
 
 
 def parse_queue_part(part: str) -> QueueRef:

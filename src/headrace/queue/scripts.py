@@ -11,9 +11,10 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from headrace.model.envelope import open_payload, split_flow_type
 from headrace.model.event import generate_event_lua
-from headrace.model.job import JobInfo, JobLeaseState, JobState, LeasedJob, NewJob
+from headrace.model.job import AttemptRecord, JobInfo, JobLeaseState, JobState, LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
+from headrace.queue.validate import MAX_DELAY_MS
 from headrace.valkey.scripts import Arg, Script, ScriptCall, flatten_args, load_script, parse_flags
 
 T = TypeVar("T")
@@ -22,7 +23,7 @@ SCRIPTS = (
     *("enqueue", "dequeue", "extend", "ack", "nack", "bury", "reclaim", "requeue", "release", "expire", "cancel"),
     *("redrive", "configure", "get", "tick", "elect", "read_refill_state", "refill", "sync_cold", "leave_cold"),
     *("list_dead", "drop_dead", "resync", "maintain", "begin", "sync_settings_state", "restore_setting", "remove_dead"),
-    *("repair", "share", "defer", "reserve_ids", "settle_ids"),
+    *("repair", "share", "defer", "reserve_ids", "settle_ids", "read_attempts"),
 )
 
 
@@ -44,6 +45,12 @@ class WarmCaps:
 DEFAULT_CAPS = WarmCaps()
 MAX_ENQUEUE_PREFIXES = 1024  # queues whose constant arguments are kept
 MAX_EXCLUDED_TASKS = 50
+MAX_RECORD_BYTES = 64 * 2**10  # of one attempt; a longer record is not kept, but counted as dropped
+
+Records = Mapping[str, AttemptRecord]
+"""Records of ended attempts, by lease."""
+
+NO_RECORDS: Records = {}
 DEAD_BYTES = 8 * 2**20  # payload bytes of one page of dead jobs
 MAX_ID_BYTES = 64 * 2**20  # registered ids of one shard, see lua/cold_ids.lua
 
@@ -315,6 +322,12 @@ class Stubs:
         both = [keys.job(shard, env, job_id), keys.body(shard, env, job_id)]
         return ScriptCall(script("get"), both, [], lambda answer: _parse_job_info(env, job_id, *answer))
 
+    def read_attempts(self, env: EnvRef, job_id: str) -> ScriptCall[list[bytes]]:
+        """Read the bodies of the records of a job's attempts, oldest first."""
+        shard = self.find_shard(env)
+        args = [keys.job_part(env, job_id)]
+        return self._call("read_attempts", shard, keys.job(shard, env, job_id), args, _parse_attempts)
+
     # Workers
 
     def dequeue(
@@ -347,27 +360,53 @@ class Stubs:
         """Record that jobs start their last attempt. Return for each: True, or False if the lease was lost."""
         return self._call_for_shard("begin", shard, flatten_args(map(_lease_args, jobs)), parse_flags)
 
-    def extend(self, shard: int, jobs: Iterable[LeasedJob], lease_ms: int) -> ScriptCall[list[JobLeaseState]]:
-        """Extend leases. Return the state of each."""
-        args = [lease_ms, *flatten_args(map(_lease_args, jobs))]
+    def extend(
+        self, shard: int, jobs: Sequence[LeasedJob], lease_ms: int, progress: Mapping[str, str] | None = None
+    ) -> ScriptCall[list[JobLeaseState]]:
+        """Extend leases. Return the state of each. `progress` has the new texts of some jobs, by lease."""
+        args = [lease_ms, len(jobs), *flatten_args(map(_lease_args, jobs))]
+        if progress:
+            texts = ((number, progress.get(job.lease)) for number, job in enumerate(jobs, start=1))
+            args += flatten_args((number, _encode_text(text)) for number, text in texts if text is not None)
         return self._call_for_shard("extend", shard, args, lambda answer: list(map(JobLeaseState, answer)))
 
-    def ack(self, shard: int, done: Iterable[tuple[LeasedJob, int]], keep_ms: int = 0) -> ScriptCall[list[bool]]:
+    def ack(
+        self, shard: int, done: Sequence[tuple[LeasedJob, int]], keep_ms: int = 0, records: Records = NO_RECORDS
+    ) -> ScriptCall[list[bool]]:
         """Acknowledge jobs, given as (job, run ms). Return for each: True, or False if the lease was lost. The ids stay
-        known as done for `keep_ms`."""
+        known as done for `keep_ms`. Records of these jobs are kept if they fit."""
         args = flatten_args((*_lease_args(job), run_ms) for job, run_ms in done)
-        return self._call_for_shard("ack", shard, [keep_ms, *args], parse_flags)
+        kept = self._record_args([job for job, _ in done], records)
+        return self._call_for_shard("ack", shard, [keep_ms, len(done), *args, *kept], parse_flags)
 
-    def nack(self, shard: int, failed: Iterable[tuple[LeasedJob, int, str]]) -> ScriptCall[list[int]]:
+    def nack(
+        self, shard: int, failed: Sequence[tuple[LeasedJob, int, str]], records: Records = NO_RECORDS
+    ) -> ScriptCall[list[int]]:
         """Report failed jobs, given as (job, retry delay ms, error). Return for each: 1 retried later, 2 buried, 0 the
-        lease was lost."""
-        args = flatten_args((*_lease_args(job), delay_ms, _encode_error(error)) for job, delay_ms, error in failed)
-        return self._call_for_shard("nack", shard, args, list)
+        lease was lost. Records of these jobs are kept if they fit."""
+        args = flatten_args((*_lease_args(job), delay_ms, _encode_text(error)) for job, delay_ms, error in failed)
+        kept = self._record_args([job for job, _, _ in failed], records)
+        return self._call_for_shard("nack", shard, [len(failed), *args, *kept], list)
 
-    def bury(self, shard: int, failed: Iterable[tuple[LeasedJob, str]]) -> ScriptCall[list[bool]]:
-        """Bury jobs, given as (job, error). Return for each: True, or False if the lease was lost."""
-        args = flatten_args((*_lease_args(job), _encode_error(error)) for job, error in failed)
-        return self._call_for_shard("bury", shard, args, parse_flags)
+    def bury(
+        self, shard: int, failed: Sequence[tuple[LeasedJob, str]], records: Records = NO_RECORDS
+    ) -> ScriptCall[list[bool]]:
+        """Bury jobs, given as (job, error). Return for each: True, or False if the lease was lost. Records of these
+        jobs are kept if they fit."""
+        args = flatten_args((*_lease_args(job), _encode_text(error)) for job, error in failed)
+        kept = self._record_args([job for job, _ in failed], records)
+        return self._call_for_shard("bury", shard, [len(failed), *args, *kept], parse_flags)
+
+    def _record_args(self, jobs: Sequence[LeasedJob], records: Records) -> list[Arg]:
+        """Return the arguments for those records that belong to the jobs (see lua/records.lua)."""
+        if not records:
+            return []
+        args: list[Arg] = [self.caps.bytes, self.caps.shard_bytes]
+        for number, job in enumerate(jobs, start=1):
+            if (record := records.get(job.lease)) is not None:
+                size, ttl_ms = len(record.body), min(max(0, record.ttl_ms), MAX_DELAY_MS)
+                args += (number, ttl_ms, size, record.body if size <= MAX_RECORD_BYTES else b"")
+        return args if len(args) > 2 else []
 
     def requeue(self, shard: int, jobs: Iterable[LeasedJob]) -> ScriptCall[list[bool]]:
         """Return jobs to their queues without using an attempt. Return for each: True, or False if the lease was
@@ -381,7 +420,7 @@ class Stubs:
             (
                 *_lease_args(each.job),
                 *(each.min_delay_ms, each.max_delay_ms, each.bury_after_ms),
-                *(each.missing_task, _encode_error(each.reason)),
+                *(each.missing_task, _encode_text(each.reason)),
             )
             for each in deferrals
         )
@@ -589,9 +628,9 @@ def _lease_args(job: LeasedJob) -> tuple[Arg, ...]:
     return keys.env_part(job.queue), keys.encode(job.id), job.lease
 
 
-def _encode_error(error: str) -> bytes:
-    """Encode an error text as UTF-8, escaping lone surrogates, so that reporting a failure cannot fail."""
-    return error.encode(errors="backslashreplace")
+def _encode_text(text: str) -> bytes:
+    """Encode the text of an error or of progress as UTF-8, escaping lone surrogates, so that a report cannot fail."""
+    return text.encode(errors="backslashreplace")
 
 
 def _parse_state(answer: bytes | None) -> JobState | None:
@@ -680,6 +719,20 @@ def _parse_leased_job(
     )
 
 
+def _parse_attempts(answer: tuple[bytes | None, list[bytes]]) -> list[bytes]:
+    """Return the bodies of the records in a list (see lua/records.lua). The list may be of an earlier job with the same
+    id: then the current one has no records."""
+    enqueued, records = answer
+    found = [record.partition(b"\n") for record in records]
+    return [body for head, _, body in found if enqueued is None or head.partition(b"\t")[0] == enqueued]
+
+
+def _parse_progress(fields: Mapping[bytes, bytes]) -> str | None:
+    """Return the progress of the current delivery; that of an earlier one does not count."""
+    lease, _, text = fields.get(b"progress", b"").partition(b"\n")
+    return text.decode() if lease and fields[b"state"] == b"running" and lease == fields.get(b"delivery") else None
+
+
 def _parse_job_info(env: EnvRef, job_id: str, answer: list[bytes], body: bytes | None) -> JobInfo | None:
     if body is None or (not answer and body):
         return None  # a body without fields: the job is dead, and in PostgreSQL
@@ -713,4 +766,5 @@ def _parse_job_info(env: EnvRef, job_id: str, answer: list[bytes], body: bytes |
         cancel_requested=b"cancel" in fields and state is not JobState.DEAD,
         headers=opened.headers,
         codec=opened.codec,
+        progress=_parse_progress(fields),
     )

@@ -48,6 +48,8 @@ class QueueState:
     odometers: Mapping[str, int]  # op → total since epoch_ms
     dead_bytes: int = 0  # dead jobs in Valkey: their payloads, and 512 bytes for each
     cold_scheduled: int = 0  # part of scheduled in PostgreSQL
+    result_bytes: int = 0  # records of attempts: their bodies, and 256 bytes for each
+    results_dropped: int = 0  # records that were too long or did not fit, since epoch_ms
 
 
 @dataclass(frozen=True)
@@ -205,6 +207,8 @@ def _parse_state(fields: dict[bytes, bytes], dead: int) -> QueueState:
         },
         dead_bytes=int(fields.get(b"dead_bytes", 0)),
         cold_scheduled=int(cold.get("scheduled", 0)),
+        result_bytes=int(fields.get(b"result_bytes", 0)),
+        results_dropped=int(fields.get(b"results_dropped", 0)),
     )
 
 

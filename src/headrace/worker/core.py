@@ -74,7 +74,12 @@ class JobSource(ResultReceiver, Protocol):
         ...
 
     def extend(self, client: Valkey, jobs: Sequence[LeasedJob]) -> Sequence[JobLeaseState]:
-        """Extend leases. Called in a heartbeat thread, with its own client."""
+        """Extend leases, and send progress that tasks have reported since. Called in a heartbeat thread, with its own
+        client."""
+        ...
+
+    def send_progress(self, client: Valkey, jobs: Sequence[LeasedJob]) -> None:
+        """Send what tasks of the running jobs have reported since the last call. Called between two heartbeats."""
         ...
 
     def note_failure(self) -> None:
@@ -571,20 +576,28 @@ class WorkerCore:
             leases = state.source.extend(client, jobs) if jobs else []
             loop.call_soon_threadsafe(self._record_heartbeat, state, list(zip(jobs, leases, strict=True)))
 
+        def send_progress(client: Valkey, index: int) -> None:
+            state = self._states[index]
+            if jobs := self._list_running(state):
+                state.source.send_progress(client, jobs)
+
         def fail(index: int, error: Exception) -> None:
             with suppress(RuntimeError):  # the loop was closed
                 loop.call_soon_threadsafe(self._record_failed_heartbeat, self._states[index], error)
 
         groups = [idle.wait.sources for idle in self._waits]
-        return Heartbeats(url, groups, self._options.heartbeat_s, beat, fail).running()
+        return Heartbeats(url, groups, self._options.heartbeat_s, beat, send_progress, fail).running()
 
     def _list_leased(self, state: SourceState) -> list[LeasedJob]:
         """Return the jobs of a source that the worker has: prefetched, running, or ended and not reported. Called in a
         heartbeat thread."""
         prefetched = [job for owner, job in self._prefetched.copy() if owner is state]
-        running = [each.job for each in list(self._running.values()) if each.state is state]
         ended = [job for results in (*state.in_report.copy(), state.results) for job in results.list_jobs()]
-        return [*prefetched, *running, *ended]
+        return [*prefetched, *self._list_running(state), *ended]
+
+    def _list_running(self, state: SourceState) -> list[LeasedJob]:
+        """Return the running jobs of a source. Called in a heartbeat thread."""
+        return [each.job for each in list(self._running.values()) if each.state is state]
 
     def _record_heartbeat(self, state: SourceState, leases: Sequence[tuple[LeasedJob, JobLeaseState]]) -> None:
         state.heartbeat_at = time.time()

@@ -24,13 +24,15 @@ log = logging.getLogger(__name__)
 TIMEOUT_S = 5.0
 CLUSTER_RETRIES = 1  # a failed heartbeat is repeated soon
 BACKOFF = Backoff(base_s=1.0, longest_s=5.0)  # a fraction of a lease, so that heartbeats resume in time
+PROGRESS_EVERY_S = 1.0
 MEASURE_EVERY_S = 1.0
 BLOCKED_S = 1.0  # from this delay on, the log names the task that blocks the event loop
 
 
 class Heartbeats:
-    """Calls `beat` for each source every `interval_s`, in a thread per group. The sources of a group are on one server.
-    If a call raises, those of its group are repeated with backoff; `on_failure` gets the error."""
+    """Calls `beat` for each source every `interval_s`, and `send_progress` every PROGRESS_EVERY_S between two beats, in
+    a thread per group. The sources of a group are on one server. If a call raises, the beats of its group are repeated
+    with backoff; `on_failure` gets the error."""
 
     def __init__(
         self,
@@ -38,12 +40,14 @@ class Heartbeats:
         groups: Sequence[Sequence[int]],
         interval_s: float,
         beat: Callable[[Valkey, int], None],
+        send_progress: Callable[[Valkey, int], None],
         on_failure: Callable[[int, Exception], None],
     ) -> None:
         self._url = url
         self._groups = groups
         self._interval_s = interval_s
         self._beat = beat
+        self._send_progress = send_progress
         self._on_failure = on_failure
 
     @contextmanager
@@ -62,19 +66,23 @@ class Heartbeats:
 
     def _beat_forever(self, sources: Sequence[int], stop: Event) -> None:
         client: Valkey | None = None
-        failures = 0
+        failures, next_beat = 0, time.monotonic()
         while not stop.is_set():
+            is_beat = time.monotonic() >= next_beat
             has_failed = False
             for source in sources:
                 try:
                     client = client or connect(self._url, TIMEOUT_S, CLUSTER_RETRIES)
-                    self._beat(client, source)
+                    (self._beat if is_beat else self._send_progress)(client, source)
                 except Exception as error:  # any error: if the thread ended, the leases would too
                     has_failed = True
                     self._on_failure(source, error)
-            failures = failures + 1 if has_failed else 0
-            retry_s = BACKOFF.delay_s(failures, random.random()) if failures else self._interval_s
-            stop.wait(min(self._interval_s, retry_s))
+            if has_failed or is_beat:
+                failures = failures + 1 if has_failed else 0
+                retry_s = BACKOFF.delay_s(failures, random.random()) if failures else self._interval_s
+                next_beat = time.monotonic() + min(self._interval_s, retry_s)
+            left_s = max(0.0, next_beat - time.monotonic())
+            stop.wait(left_s if failures else min(PROGRESS_EVERY_S, left_s))
         if client is not None:
             client.close()
 

@@ -11,11 +11,11 @@ from typing import TypeVar
 from headrace.errors import SettingsNotRestored
 from headrace.model.job import JobLeaseState, LeasedJob
 from headrace.queue.client import Client
-from headrace.queue.scripts import Deferral, LeasedJobs, Stubs
+from headrace.queue.scripts import Deferral, LeasedJobs, Records, Stubs
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import ScriptCall, run
 from headrace.worker.options import WorkerOptions
-from headrace.worker.results import DEFER_OUTCOMES, Records
+from headrace.worker.results import DEFER_OUTCOMES
 
 T = TypeVar("T")
 
@@ -48,6 +48,7 @@ class QueueShard:
         self._settings_awaited_since: float | None = None  # since when the worker waits for restored settings
         self._to_begin: list[tuple[LeasedJob, asyncio.Future[bool]]] = []
         self._beginning: asyncio.Task[None] | None = None
+        self._sent: dict[str, str] = {}  # progress that was sent, by lease; used in the heartbeat thread only
 
     async def dequeue(self, limit: int, excluded: Mapping[str, bool]) -> LeasedJobs:
         look = "1" if self._verifies_server else "0"
@@ -114,13 +115,13 @@ class QueueShard:
         self._beginning = None
 
     async def ack(self, done: Sequence[tuple[LeasedJob, int]], records: Records) -> Sequence[bool]:
-        return await self._run(self._stubs.ack(self._number, done, int(self._options.keep_done_s * 1000)))
+        return await self._run(self._stubs.ack(self._number, done, int(self._options.keep_done_s * 1000), records))
 
     async def nack(self, failed: Sequence[tuple[LeasedJob, int, str]], records: Records) -> Sequence[bool]:
-        return [answer > 0 for answer in await self._run(self._stubs.nack(self._number, failed))]
+        return [answer > 0 for answer in await self._run(self._stubs.nack(self._number, failed, records))]
 
     async def bury(self, buried: Sequence[tuple[LeasedJob, str]], records: Records) -> Sequence[bool]:
-        return await self._run(self._stubs.bury(self._number, buried))
+        return await self._run(self._stubs.bury(self._number, buried, records))
 
     async def defer(self, deferrals: Sequence[Deferral]) -> Sequence[str]:
         return [DEFER_OUTCOMES[code] for code in await self._run(self._stubs.defer(self._number, deferrals))]
@@ -129,7 +130,23 @@ class QueueShard:
         return await self._run(self._stubs.requeue(self._number, jobs))
 
     def extend(self, client: Valkey, jobs: Sequence[LeasedJob]) -> Sequence[JobLeaseState]:
-        return run(client, self._stubs.extend(self._number, jobs, self._options.lease_ms))
+        return self._extend(client, jobs, self._find_progress(jobs))
+
+    def send_progress(self, client: Valkey, jobs: Sequence[LeasedJob]) -> None:
+        texts = self._find_progress(jobs)
+        if unsent := [job for job in jobs if job.lease in texts and texts[job.lease] != self._sent.get(job.lease)]:
+            self._extend(client, unsent, texts)
+
+    def _find_progress(self, jobs: Sequence[LeasedJob]) -> dict[str, str]:
+        """Return the progress that tasks have reported, by lease."""
+        return {job.lease: text for job in jobs if (text := job.progress) is not None}
+
+    def _extend(self, client: Valkey, jobs: Sequence[LeasedJob], texts: dict[str, str]) -> Sequence[JobLeaseState]:
+        """Extend leases. `texts` is the progress of all running jobs; what is new of it is sent."""
+        unsent = {lease: text for lease, text in texts.items() if self._sent.get(lease) != text}
+        states = run(client, self._stubs.extend(self._number, jobs, self._options.lease_ms, unsent))
+        self._sent = texts
+        return states
 
     def note_failure(self) -> None:
         self._verifies_server = True

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from headrace.errors import LeaseLost
 from headrace.model.job import AttemptRecord, LeasedJob
-from headrace.queue.scripts import Deferral
+from headrace.queue.scripts import Deferral, Records
 from headrace.queue.worker_metrics import BURY, DEFER, LOST, NACK, RECLAIM, WorkerMetrics
 
 log = logging.getLogger(__name__)
 
 DEFER_OUTCOMES = {Deferral.DEFERRED: DEFER, Deferral.BURIED: BURY, Deferral.LOST: LOST}
 """Outcomes by the codes of the scripts `defer`."""
-
-
-Records = Mapping[str, AttemptRecord]
-"""Records of ended attempts, by lease."""
 
 
 class ResultReceiver(Protocol):

@@ -18,7 +18,7 @@ from headrace.errors import UnknownGroup
 from headrace.model.entry_id import parse_time_ms
 from headrace.model.job import JobLeaseState, LeasedJob
 from headrace.model.names import QueueRef
-from headrace.queue.scripts import Deferral, LeasedJobs
+from headrace.queue.scripts import Deferral, LeasedJobs, Records
 from headrace.runtime.loop import make_process_name
 from headrace.streams.codec import StreamCodec, UndecodableEntry
 from headrace.streams.keys import GroupKeys
@@ -27,7 +27,7 @@ from headrace.valkey.connect import AsyncValkey, Valkey, connect_async
 from headrace.valkey.scripts import ScriptCall, run, run_async
 from headrace.valkey.stream_groups import create_group, translate_group_errors
 from headrace.worker.options import WorkerOptions
-from headrace.worker.results import DEFER_OUTCOMES, Records
+from headrace.worker.results import DEFER_OUTCOMES
 from headrace.worker.wake import ANSWER_S
 
 T = TypeVar("T")
@@ -151,6 +151,9 @@ class StreamGroup:
         except UnknownGroup:  # a dequeue creates it again, and its entries are delivered again
             held = [False] * len(jobs)
         return [JobLeaseState.HELD if flag else JobLeaseState.LOST for flag in held]
+
+    def send_progress(self, client: Valkey, jobs: Sequence[LeasedJob]) -> None:
+        """Do nothing: a stream has no place for the progress of an entry."""
 
     def note_failure(self) -> None:
         pass

@@ -1,14 +1,17 @@
 -- bury: make failed jobs dead, without a retry.
 --@flags allow-oom
---@include leases, save
+--@include leases, records, save
 -- KEYS[1]    meta of the shard (routes the script)
--- ARGV       prefix, maxlen, then for each job: E, J, lease, error
+-- ARGV       prefix, maxlen, number of jobs, for each job: E, J, lease, error; then records of attempts, if any
+--            (records.lua)
 -- Returns    for each job 1 (buried) or 0 (lease lost)
-local answers = {}
-for i = 3, #ARGV, 4 do
+local last_job = 3 + 4 * ARGV[3]
+local answers, records = {}, find_records(last_job + 1)
+for i = 4, last_job, 4 do
   local job = find_leased_job(ARGV[i], ARGV[i + 1], ARGV[i + 2])
   if job then
     end_lease(job)
+    keep_record(records, #answers + 1, job)
     redis.call('HSET', job_key(job.EJ), 'error', ARGV[i + 3])
     bury_job(job)
   end

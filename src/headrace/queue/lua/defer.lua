@@ -1,5 +1,6 @@
 -- defer: give back jobs that a worker holds and cannot run now; they run after a delay. The attempt does not count. The
--- delay of a job that is deferred again, without another result in between, grows with the time since the first defer.
+-- delay of a job that is deferred again, without another result in between, grows with the time since the first defer. A
+-- defer with a fixed delay (the shortest is the longest) that never buries ends this, like another result.
 --@flags allow-oom
 --@include leases, waiting, missing_tasks, save
 -- KEYS[1]    meta of the shard (routes the script)
@@ -22,7 +23,8 @@ local function defer_job(E, J, lease, shortest, longest, bury_after, missing_tas
     return 2
   end
   local delay = math.max(shortest, math.min(deferred_ms, longest))
-  wait_again(job, NOW + delay, 'defer', job.attempts - 1, since)
+  local is_fixed = shortest == longest and bury_after == 0
+  wait_again(job, NOW + delay, 'defer', job.attempts - 1, not is_fixed and since or nil)
   return 1
 end
 

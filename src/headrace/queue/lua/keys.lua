@@ -9,6 +9,7 @@ local ENVIRONMENTS = PREFIX .. 'environments'
 -- Environments that request a larger share of a quota of their project or organisation (cold/shares.py).
 local SHARE_REQUESTS = PREFIX .. 'asking'
 local SCHEDULED, EXPIRIES = PREFIX .. 'scheduled', PREFIX .. 'expiries'
+local ATTEMPT_EXPIRIES = PREFIX .. 'attempt_expiries'
 -- What idle workers and the maintenance owner block on (wake.lua).
 local WAKE, DUE = PREFIX .. 'wake', PREFIX .. 'due'
 -- Body of a dead job that is stored in PostgreSQL. (The body of a job that is done is empty.)
@@ -46,3 +47,4 @@ local function moved_key(E, Q) return PREFIX .. 'q:' .. E .. ':' .. Q .. ':moved
 local function dead_key(E, Q) return PREFIX .. 'q:' .. E .. ':' .. Q .. ':dead' end
 local function job_key(EJ) return PREFIX .. 'job:' .. EJ end
 local function body_key(EJ) return PREFIX .. 'body:' .. EJ end
+local function attempts_key(EJ) return PREFIX .. 'attempts:' .. EJ end

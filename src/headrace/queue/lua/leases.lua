@@ -12,7 +12,7 @@ local function find_leased_job(E, J, lease)
   if not (size and priority and due and attempts and max_attempts) then return nil, v[1] end
   return { queue = load_queue(E, v[3]), J = J, EJ = E .. ':' .. J, size = size, priority = priority, expires = v[6],
     attempts = attempts, max_attempts = max_attempts, due = due, detail = v[10] or '',
-    deferred_since = tonumber(v[11] or nil), is_cancelled = v[12] and true or false }
+    lease = v[2], deferred_since = tonumber(v[11] or nil), is_cancelled = v[12] and true or false }
 end
 
 -- End the lease of a job; the caller moves the job to its next place.

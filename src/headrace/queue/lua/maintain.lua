@@ -1,8 +1,8 @@
 -- maintain: run the periodic work of a shard, for one maintenance owner at a time: tick, expire, reclaim and release
--- jobs, check indexes. The owner renews its ownership with each successful call; when it stops calling, the first other
+-- jobs, delete old records of attempts, check indexes. The owner renews its ownership with each successful call; when it stops calling, the first other
 -- caller after the end of its ownership becomes the owner. Two owners at once do no harm: ownership only saves work.
 --@flags allow-oom
---@include ticks, maintenance, index_checks, save
+--@include ticks, maintenance, records, index_checks, save
 -- KEYS[1]    meta of the shard (routes the script)
 -- ARGV       prefix, maxlen, caller, ownership ms, most jobs of each kind in this call, tick period ms
 -- Returns    {1 if the caller is the owner, else 0; ms until the next call (0: at once); expired; reclaimed; released;
@@ -23,10 +23,13 @@ local ticked, next_call_ms = emit_tick(ARGV[2], tonumber(ARGV[6]))
 local expired = expire_overdue_jobs(ARGV[5])
 local reclaimed = reclaim_ended_leases(ARGV[5])
 local released = release_due_jobs(ARGV[5])
+local drops_at_most = math.min(100, ARGV[5]) -- lists of records may be large
+local dropped = drop_old_records(drops_at_most)
 save_all(ARGV[2])
 check_some_queues()
 if redis.call('EXISTS', ENVS) == 1 then redis.pcall('ZADD', WAKE, 0, '0') end -- its worker may have died
 
+if dropped == drops_at_most then next_call_ms = 0 end
 -- Last, so that a caller whose work fails does not become the owner.
 for _, index in ipairs({ SCHEDULED, LEASES, EXPIRIES }) do
   local head = redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2]

@@ -24,8 +24,9 @@ local function enqueue_plain()
   -- The queue has ready jobs, is open and may run, and nothing of it waits in PostgreSQL.
   local queue_hash, env_hash, total_field = queue_key(E, Q), env_key(E), 'o:' .. op
   local indexed, oldest, known_detail, paused, closed, ready, scheduled, running, warm_bytes, dead_bytes, limit, caps,
-    cold, epoch, total = unpack(redis.call('HMGET', queue_hash, 'indexed', 'oldest', 'known_detail', 'paused', 'closed',
-      'ready', 'warm_scheduled', 'running', 'warm_bytes', 'dead_bytes', 'limit', 'caps', 'cold', 'epoch', total_field))
+    cold, epoch, total, result_bytes = unpack(redis.call('HMGET', queue_hash, 'indexed', 'oldest', 'known_detail',
+      'paused', 'closed', 'ready', 'warm_scheduled', 'running', 'warm_bytes', 'dead_bytes', 'limit', 'caps', 'cold',
+      'epoch', total_field, 'result_bytes'))
   if not oldest or indexed ~= 'free ' .. oldest or known_detail ~= detail then return nil end
   if paused == '1' or closed == '1' or not (epoch and ready and scheduled and running and warm_bytes) then
     return nil
@@ -45,9 +46,9 @@ local function enqueue_plain()
   if env_limit and (tonumber(running) >= tonumber(env_limit)
     or tonumber(env_running) >= math.floor(env_limit * (burst or 1))) then return nil end
 
-  -- All jobs fit (capacity.lua, shard_capacity.lua), and dead jobs leave room if no PostgreSQL takes them.
-  local seq, shard_bytes, bounds, postgres, default_quota, shared = unpack(redis.call('HMGET', META, 'seq', 'bytes',
-    'bounds', 'postgres', 'quota', 'shared'))
+  -- All jobs fit beside records of attempts (capacity.lua, shard_capacity.lua), and dead jobs leave room if no PostgreSQL takes them.
+  local seq, shard_bytes, bounds, postgres, default_quota, shared, shard_results = unpack(redis.call('HMGET', META,
+    'seq', 'bytes', 'bounds', 'postgres', 'quota', 'shared', 'result_bytes'))
   if default_quota or shared or not (seq and shard_bytes) then return nil end
   local max_items, max_bytes, max_shard_bytes, maxlen = ARGV[9], ARGV[10], ARGV[11], ARGV[2]
   if bounds then
@@ -62,9 +63,9 @@ local function enqueue_plain()
   end
   max_shard_bytes = tonumber(max_shard_bytes)
   if far_ms ~= '' then dead_bytes = 0 end
-  if not dead_bytes or warm_bytes + dead_bytes + bytes > tonumber(max_bytes)
+  if not dead_bytes or warm_bytes + dead_bytes + (result_bytes or 0) + bytes > tonumber(max_bytes)
     or ready + scheduled + running + count > tonumber(max_items)
-    or (max_shard_bytes > 0 and shard_bytes + bytes > max_shard_bytes) then return nil end
+    or (max_shard_bytes > 0 and shard_bytes + (shard_results or 0) + bytes > max_shard_bytes) then return nil end
 
   -- No id exists, and no id occurs twice. For one job, SET finds out.
   if count > 1 then

@@ -38,13 +38,14 @@ local function load_queue(E, Q)
     -- `in_flight` lists the jobs that the script is adding or leasing, for failure.lua.
     local v = redis.call('HMGET', queue_key(E, Q), 'epoch', 'ready', 'warm_scheduled', 'running', 'warm_bytes',
       'limit', 'paused', 'closed', 'levels', 'org', 'project', 'env', 'queue', 'oldest', 'indexed', 'cold', 'caps',
-      'known_detail', 'dead_bytes')
+      'known_detail', 'dead_bytes', 'result_bytes')
     queue = { E = E, Q = Q, name = name, epoch = v[1], ready = tonumber(v[2] or 0),
       warm_scheduled = tonumber(v[3] or 0), running = tonumber(v[4] or 0), warm_bytes = tonumber(v[5] or 0),
       limit = tonumber(v[6] or nil), paused = v[7] == '1', closed = v[8] == '1',
       levels = tonumber(v[9] or 0), org = v[10], project = v[11], env = v[12], queue = v[13],
       oldest = tonumber(v[14] or nil), indexed = v[15], cold = v[16] and unpack_cold(v[16]) or nil,
       caps = v[17], known_detail = v[18] ~= '' and v[18] or nil, dead_bytes = tonumber(v[19] or nil),
+      result_bytes = tonumber(v[20] or 0),
       environment = load_env(E), ops = {}, added = {}, flow_changes = {}, in_flight = {} }
     queue.bytes_before = queue.warm_bytes
     queue.warm_before = queue.ready + queue.warm_scheduled + queue.running

@@ -2,7 +2,7 @@
 -- names, the counters of the queue, its environment and the shard are computed again, and its indexes rebuilt. Reads
 -- all jobs of the queue in one call: this is rare.
 --@flags allow-oom
---@include recovery, dead_bytes, env_usage, save
+--@include recovery, dead_bytes, env_usage, records, save
 -- KEYS[1]    meta of the shard (routes the script)
 -- ARGV       prefix, maxlen
 -- Returns    {part of the key of the queue ('': none needs repair), queues that still need repair}
@@ -111,6 +111,14 @@ queue.oldest_stale, queue.indexed, queue.resync = true, nil, queue.epoch and tru
 filter_sorted_set(dead_key(E, Q), function(J) return redis.call('HGET', job_key(E .. ':' .. J), 'state') == 'dead' end)
 sum_dead_bytes(queue)
 
+local result_bytes = 0
+filter_sorted_set(ATTEMPT_EXPIRIES, function(EJ)
+  local last = EJ:match('^(.*):[^:]*$') == E and read_last_record(EJ)
+  if last and last.Q == Q then result_bytes = result_bytes + last.bytes end
+  return true
+end)
+if result_bytes ~= queue.result_bytes then redis.call('HSET', queue_key(E, Q), 'result_bytes', result_bytes) end
+
 -- Counters of the environment and of the shard are sums over their queues.
 local env = queue.environment
 env.counted_at = nil
@@ -128,9 +136,12 @@ local shard_state = load_shard()
 shard_state.bytes, shard_state.changed = queue.bytes_before, true
 for _, other in ipairs(redis.call('SMEMBERS', QUEUES)) do
   if other ~= name then
-    shard_state.bytes = shard_state.bytes + tonumber(redis.call('HGET', PREFIX .. 'q:' .. other, 'warm_bytes') or 0)
+    local v = redis.call('HMGET', PREFIX .. 'q:' .. other, 'warm_bytes', 'result_bytes')
+    shard_state.bytes = shard_state.bytes + tonumber(v[1] or 0)
+    result_bytes = result_bytes + tonumber(v[2] or 0)
   end
 end
+if result_bytes ~= shard_state.result_bytes then redis.call('HSET', META, 'result_bytes', result_bytes) end
 if queue.cold and queue.cold.on == 1 then
   redis.call('SADD', COLD, name)
 else

@@ -7,10 +7,10 @@ local shard
 local function load_shard()
   if not shard then
     local v = redis.call('HMGET', META, 'seq', 'bytes', 'delivery', 'turn', 'bounds', 'postgres', 'quota', 'shared',
-      'maintain_at')
+      'maintain_at', 'result_bytes')
     shard = { seq = tonumber(v[1] or 0), bytes = tonumber(v[2] or 0), delivery = tonumber(v[3] or 0),
       turn = tonumber(v[4] or 0), bounds = v[5], postgres = v[6] or '', quota = v[7], shared = v[8],
-      maintain_at = tonumber(v[9] or 0) }
+      maintain_at = tonumber(v[9] or 0), result_bytes = tonumber(v[10] or 0) }
   end
   return shard
 end
