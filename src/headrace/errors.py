@@ -236,7 +236,8 @@ class ColdFull(HeadraceError):
 
 class ColdIdsFull(ColdFull):
     """The queue cannot accept this job: it would wait in PostgreSQL, and there is no memory left in Valkey to register
-    the id that its caller chose, so its uniqueness could not be promised. Jobs with generated ids are still stored."""
+    the id that its caller chose, so its uniqueness could not be promised. Send jobs with generated ids in a call of
+    their own, which is still accepted; raise cold.max_id_bytes; or retry when the backlog is smaller."""
 
 
 class MoverFenced(LeaseFenced):

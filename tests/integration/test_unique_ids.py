@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headrace.cold.store import ColdStore
+from headrace.cold.store import ColdLimits, ColdStore
 from headrace.cold.tiers import Tiers
 from headrace.embedded.process import choose_port
 from headrace.errors import IdPending, SpillRefused
@@ -422,7 +422,7 @@ def test_a_generated_id_that_was_enqueued_twice_at_once_runs_once(bench: Bench) 
 def test_chosen_ids_are_refused_when_the_registry_is_full_and_generated_ones_are_not(
     any_valkey_url: str, postgres_url: str
 ) -> None:
-    with make_bench(any_valkey_url, postgres_url, max_id_bytes=3 * 70) as made:
+    with make_bench(any_valkey_url, postgres_url, limits=ColdLimits(max_id_bytes=3 * 70)) as made:
         bench = made.bench
         fill(bench)
         assert bench.enqueue(*numbers(100, 101, 102)) == [True] * 3
@@ -441,7 +441,7 @@ def test_an_environment_that_fills_the_registry_leaves_others_their_share(
     any_valkey_url: str, postgres_url: str
 ) -> None:
     same_shard = find_environment_of_shard(REF)
-    with make_bench(any_valkey_url, postgres_url, max_id_bytes=10 * 100) as made:
+    with make_bench(any_valkey_url, postgres_url, limits=ColdLimits(max_id_bytes=10 * 100)) as made:
         bench = made.bench
         for ref in (REF, same_shard):
             fill(bench, ref)

@@ -244,8 +244,8 @@ class TiersMachine(RuleBasedStateMachine):
         self.truth.answer(call, accepted)
 
     def check_answers(self, call: Call, accepted: Sequence[bool], before: World) -> None:
-        """The same id twice in an environment is one job. (Ids of jobs that were moved to Valkey, or are gone, may still
-        be registered: their process died before it freed them.)"""
+        """The same id twice in an environment is one job. (Ids of jobs that were moved to Valkey, or are gone, may
+        still be registered: their process died before it freed them.)"""
         env, named = call.ref.environment, set[str]()
         rows = [row for row in before.rows.values() if row.ref.environment == env]
         used = {row.job_id for row in rows if row.seq not in before.moving} | before.list_used_ids(env)

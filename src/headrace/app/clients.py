@@ -43,7 +43,7 @@ def build_tiers(settings: Settings) -> Tiers | None:
 def connect_tiers(settings: Settings, endpoints: Endpoints) -> Tiers:
     """Return the tiers on given servers, without connecting."""
     cold = settings.cold
-    limits = ColdLimits(cold.max_items, cold.max_bytes)
+    limits = ColdLimits(cold.max_items, cold.max_bytes, cold.max_id_bytes)
     far_ms, keep_ms = int(cold.far_delay * 1000), int(settings.queue.keep_done * 1000)
     return Tiers(endpoints.redis, endpoints.postgres, build_queue_options(settings), limits, far_ms, keep_ms)
 

@@ -39,7 +39,7 @@ def build_services(settings: Settings) -> Services:
         endpoints.postgres,
         settings.api,
         build_queue_options(settings),
-        ColdLimits(settings.cold.max_items, settings.cold.max_bytes),
+        ColdLimits(settings.cold.max_items, settings.cold.max_bytes, settings.cold.max_id_bytes),
         int(settings.cold.far_delay * 1000),
         int(settings.queue.keep_done * 1000),
         settings.metrics.queue_snapshot,

@@ -44,7 +44,7 @@ from headrace.postgres.connect import (
 from headrace.queue.dead_jobs import DeadCursor, DeadEntry, open_entry
 from headrace.queue.flow_depths import TierFlowDepth, make_flow_depth, merge_marked
 from headrace.queue.overflow import EpochClosed, SpillJob
-from headrace.queue.scripts import ColdCounters, ColdRow, DeadFilter, DeadRow, PlacedRow
+from headrace.queue.scripts import MAX_ID_BYTES, ColdCounters, ColdRow, DeadFilter, DeadRow, PlacedRow
 
 FlowKey = tuple[str, str, str]
 """Key of the counts per flow: task, flow, flow type."""
@@ -78,10 +78,11 @@ class CounterDelta:
 
 @dataclass(frozen=True)
 class ColdLimits:
-    """Limits of waiting and delayed jobs in PostgreSQL per queue; None: no limit."""
+    """Limits of waiting and delayed jobs in PostgreSQL per queue; None: no limit. And of their ids in Valkey."""
 
     max_items: int | None = None
     max_bytes: int | None = None
+    max_id_bytes: int = MAX_ID_BYTES  # registered ids of one shard, see queue/lua/cold_ids.lua
 
 
 NO_LIMITS = ColdLimits()

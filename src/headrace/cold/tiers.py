@@ -38,7 +38,6 @@ from headrace.queue.overflow import SpillJob
 from headrace.queue.quotas import count_refusal
 from headrace.queue.scripts import (
     DEAD_BYTES,
-    MAX_ID_BYTES,
     ColdCounters,
     DeadFilter,
     DeadRow,
@@ -70,11 +69,10 @@ class Tiers:
         limits: ColdLimits = NO_LIMITS,
         far_ms: int = FAR_MS,
         keep_ms: int = KEEP_MS,
-        max_id_bytes: int = MAX_ID_BYTES,
     ) -> None:
         self.far_ms = far_ms
         self._keep_ms = keep_ms  # how long the id of a dead job stays reserved in Valkey once it is in PostgreSQL
-        self.max_id_bytes = max_id_bytes  # bytes of the registered ids of a shard, see queue/lua/cold_ids.lua
+        self._max_id_bytes = limits.max_id_bytes
         self._options = options or QueueOptions()
         self.store = ColdStore(open_pool(postgres_url), limits)
         self._valkey_url = valkey_url
@@ -145,7 +143,7 @@ class Tiers:
         """Register chosen ids. Return those that jobs in Valkey have. Raises ColdFull if Valkey cannot register them:
         the jobs were not stored, but others of the same call may have been accepted."""
         try:
-            return self.run(self.stubs.reserve_ids(env, ids, token, self.max_id_bytes))
+            return self.run(self.stubs.reserve_ids(env, ids, token, self._max_id_bytes))
         except (MemoryFull, QueueUnavailable) as error:
             raise ColdFull(f"The ids could not be registered in Valkey: {error}") from error
 
@@ -155,7 +153,7 @@ class Tiers:
         if not changes:
             return 0
         try:
-            changed, refused = self.run(self.stubs.settle_ids(env, changes, self.max_id_bytes))
+            changed, refused = self.run(self.stubs.settle_ids(env, changes, self._max_id_bytes))
         except (HeadraceError, ScriptError) as error:
             log.warning("could not change registered ids in Valkey: %s", error, extra={"action": "unavailable"})
             return 0

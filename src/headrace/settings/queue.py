@@ -90,6 +90,11 @@ class ColdSettings:
     max_bytes: Bytes | None = setting(
         None, "Maximum payload bytes per queue in PostgreSQL; none = no limit.", optional(size("1KiB", "1024TiB"))
     )
+    max_id_bytes: Bytes = setting(
+        64 * 2**20,
+        "Memory per shard in Valkey for chosen ids of jobs in PostgreSQL; beyond it, such jobs are refused.",
+        size("1KiB", "1TiB"),
+    )
     refill_every: Seconds = setting(
         5.0,
         "Interval at which the mover checks PostgreSQL for jobs to move, in addition to refill requests.",
