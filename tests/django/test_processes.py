@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,21 +23,26 @@ from tests.processes import ROOT, START_S
 pytestmark = pytest.mark.slow
 
 
+MANAGE = ("tests.django.shop.manage", "headrace_worker")
+HEADRACE = ("headrace", "worker", "headrace.contrib.django.worker:app")
+
+
 class DjangoWorker:
     """A worker process of the project."""
 
-    def __init__(self, folder: Path, url: str, *arguments: str) -> None:
+    def __init__(self, folder: Path, url: str, *arguments: str, command: Sequence[str] = MANAGE) -> None:
         folder.mkdir()
         self.log = folder / "worker.log"
         variables = {
             "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
             "TEST_VALKEY_URL": url,
+            "DJANGO_SETTINGS_MODULE": "tests.django.shop.settings",
             "HEADRACE_QUEUE_LEASE": "3s",
             "HEADRACE_WORKER_HEARTBEAT": "1s",
         }
         with self.log.open("wb") as log:
             self.child = subprocess.Popen(
-                [sys.executable, "-m", "tests.django.shop.manage", "headrace_worker", *arguments],
+                [sys.executable, "-m", *command, *arguments],
                 env={**os.environ, **variables},
                 cwd=folder,
                 stdout=log,
@@ -50,8 +55,8 @@ class DjangoWorker:
 
 
 @contextmanager
-def run_worker(folder: Path, url: str, *arguments: str) -> Generator[DjangoWorker]:
-    worker = DjangoWorker(folder, url, *arguments)
+def run_worker(folder: Path, url: str, *arguments: str, command: Sequence[str] = MANAGE) -> Generator[DjangoWorker]:
+    worker = DjangoWorker(folder, url, *arguments, command=command)
     try:
         yield worker
     finally:
@@ -133,3 +138,14 @@ def test_killed_worker(backend: HeadraceBackend, valkey_url: str, tmp_path: Path
     assert (twice.return_value, twice.attempts) == (worker.child.pid, 2)
     assert twice.worker_ids[0] == UNKNOWN_WORKER
     assert twice.worker_ids[1].endswith(f":{worker.child.pid}")
+
+
+def test_worker_of_the_command_line(backend: HeadraceBackend, valkey_url: str, tmp_path: Path) -> None:
+    result = tasks.name_process.enqueue()
+    with run_worker(tmp_path / "a", valkey_url, "--processes", "2", command=HEADRACE) as worker:
+        wait_finished(result)
+        assert result.return_value != worker.child.pid
+        assert worker.stop() == 0, worker.log.read_text()
+    with run_worker(tmp_path / "b", valkey_url, "--check", command=HEADRACE) as check:
+        assert check.child.wait(START_S) == 0, check.log.read_text()
+        assert "tests.django.shop.tasks.add " in check.log.read_text()

@@ -212,6 +212,34 @@ def test_redrive(backend: HeadraceBackend) -> None:
     assert (result.return_value, len(result.errors)) == ("done", 1)
 
 
+def test_result_of_a_job_that_ends_while_it_is_read(backend: HeadraceBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A redriven job has the record of its first end. It must not hide that of the second."""
+    tasks.failures_left[0] = 1
+    result = tasks.fail_at_first.enqueue()
+    run_all(backend, result)
+    transport: Any = backend.app.transport
+    transport.get_client().redrive(QUEUE)
+    reads: list[str] = []
+
+    def read_first(name: str) -> Callable[..., Any]:
+        original = getattr(transport, name)
+
+        def read(*args: Any) -> Any:
+            answer = original(*args)
+            if not reads:  # the job runs between the first read and the second
+                reads.append(name)
+                run_until(backend, lambda: read_state(backend, result.id) == JobState.DONE)
+            return answer
+
+        return read
+
+    for name in ("get", "read_attempts"):
+        monkeypatch.setattr(transport, name, read_first(name))
+    assert backend.get_result(result.id).status in ("READY", "SUCCESSFUL")
+    assert len(reads) == 1
+    assert backend.get_result(result.id).return_value == "done"
+
+
 def test_priority(backend: HeadraceBackend) -> None:
     results = [tasks.note.using(priority=priority).enqueue(priority) for priority in (0, -100, 50, 100, 10)]
     run_all(backend, *results, concurrency=1)

@@ -77,7 +77,7 @@ class DjangoHeadrace(Headrace):
         return [*self._job_tasks.values(), *super().list_typed()]
 
     def list_tasks(self) -> list[RegisteredTask]:
-        return list(self._runnable.values())
+        return [task for name in self.names() if (task := self.get(name)) is not None]
 
     def names(self) -> list[str]:
         return sorted(self._declared.copy() | self._runnable.keys())

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from headrace.app.context import find_env, parse_env
 from headrace.app.duration import to_ms
-from headrace.app.records import KeptAttempt, parse_attempts
+from headrace.app.records import parse_attempts
 from headrace.app.task import JobOptions, JobSpec
 from headrace.contrib.django.app import DjangoHeadrace, get_app
 from headrace.contrib.django.arguments import DjangoArguments
@@ -25,7 +25,7 @@ from headrace.contrib.django.compat import (
     TaskResultStatus,
     task_enqueued,
 )
-from headrace.contrib.django.results import build_result, find_enqueued, is_ended, is_final
+from headrace.contrib.django.results import build_result, find_enqueued
 from headrace.contrib.django.task import HeadraceTask, HeadraceTaskResult, set_field
 from headrace.errors import InvalidJob, InvalidName, NoEnvironment
 from headrace.model.names import EnvRef, find_name_problem
@@ -138,16 +138,12 @@ class HeadraceBackend(BaseTaskBackend):
         if not isinstance(cast(object, result_id), str):
             raise TaskResultDoesNotExist(result_id)
         try:
-            attempts = self._read_attempts(env, result_id)
             info = self.app.transport.get(env, result_id)
+            # In this order, because a job that has ended has all its records.
+            attempts = parse_attempts(self.app.transport.read_attempts(env, result_id))
         except (InvalidJob, InvalidName) as error:
             raise TaskResultDoesNotExist(result_id) from error
-        if is_ended(info) and not is_final(attempts):  # it may have ended between the two reads
-            attempts = self._read_attempts(env, result_id)
         return build_result(self.alias, env, result_id, info, attempts)
-
-    def _read_attempts(self, env: EnvRef, job_id: str) -> list[KeptAttempt]:
-        return parse_attempts(self.app.transport.read_attempts(env, job_id))
 
 
 def _validate_options(task: HeadraceTask) -> None:

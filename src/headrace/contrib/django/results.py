@@ -33,15 +33,6 @@ STATUSES = {
 }
 
 
-def is_ended(info: JobInfo | None) -> bool:
-    return info is None or info.state in (JobState.DONE, JobState.DEAD)
-
-
-def is_final(attempts: Sequence[KeptAttempt]) -> bool:
-    """Return whether the last kept attempt ended its job."""
-    return bool(attempts) and attempts[-1].state in (DONE, DEAD)
-
-
 def build_result(
     alias: str, env: EnvRef, job_id: str, info: JobInfo | None, attempts: Sequence[KeptAttempt]
 ) -> HeadraceTaskResult:
@@ -109,9 +100,9 @@ def _load(job_id: str, path: str, alias: str, queue: str, arguments: DjangoArgum
 
 def _list_errors(info: JobInfo | None, attempts: Sequence[KeptAttempt]) -> list[TaskError]:
     errors = [convert_error(each) for each in attempts if each.error_class]
-    is_lost = info is not None and info.state is JobState.DEAD and not is_final(attempts)
-    if is_lost:
-        errors.append(TaskError(exception_class_path=LOST_ERROR, traceback=(info and info.error) or ""))
+    has_record = bool(attempts) and attempts[-1].state == DEAD
+    if info is not None and info.state is JobState.DEAD and not has_record:
+        errors.append(TaskError(exception_class_path=LOST_ERROR, traceback=info.error or ""))
     return errors
 
 

@@ -9,12 +9,11 @@ import sys
 from argparse import ArgumentParser
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
-from django.utils.module_loading import autodiscover_modules
 
 from headrace.app.worker import AppWorker, AppWorkerOptions
-from headrace.contrib.django.backend import HeadraceBackend
-from headrace.contrib.django.compat import task_backends
+from headrace.contrib.django.worker import find_backend
 from headrace.errors import HeadraceError
 
 log = logging.getLogger(__name__)
@@ -42,8 +41,10 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        backend = find_backend(options["backend"])
-        autodiscover_modules("tasks")
+        try:
+            backend = find_backend(options["backend"])
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error)) from error
         given: AppWorkerOptions = {"queues": tuple(options["queues"] or sorted(backend.queues))}
         if options["concurrency"] is not None:
             if options["concurrency"] < 1:
@@ -66,21 +67,6 @@ class Command(BaseCommand):
                 extra={"action": "worker_recycled"},
             )
             sys.exit(EXIT_RESTART)
-
-
-def find_backend(alias: str | None) -> HeadraceBackend:
-    """Return the backend of an alias in TASKS; without one, the only backend of Headrace, or that named `default`.
-    Raises CommandError if there is none."""
-    found = {name: each for name in task_backends if isinstance(each := task_backends[name], HeadraceBackend)}
-    if not found:
-        raise CommandError("TASKS has no backend headrace.contrib.django.HeadraceBackend in these settings.")
-    if alias is None:
-        alias = next(iter(found)) if len(found) == 1 else "default"
-    if alias not in found:
-        raise CommandError(
-            f"{alias!r} is no backend of Headrace in TASKS. Use --backend with one of: {', '.join(found)}."
-        )
-    return found[alias]
 
 
 async def _run(worker: AppWorker) -> None:
