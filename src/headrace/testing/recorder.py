@@ -416,7 +416,8 @@ class Recorder:
                 return None
             if job.state == JobState.DONE:  # servers keep only its id
                 return JobInfo(env, job_id, JobState.DONE)
-            error = None if job.error is None else describe_failure(job.error).traceback_text
+            failures = [each.error for each in job.outcomes if each.state in ("retry", "dead")]
+            error = describe_failure(failures[-1]).traceback_text if failures and failures[-1] else None
             return JobInfo(
                 environment=env,
                 id=job_id,
@@ -446,7 +447,7 @@ class Recorder:
         with self._lock:
             self._expire(Counter())
             job = self._find_known(env, job_id)
-            if job is None:
+            if job is None or job.state == JobState.DONE:  # servers keep only the id of a job that is done
                 return None
             state = JobState(job.state)
             if state in CANCELLABLE_STATES:
