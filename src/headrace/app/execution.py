@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.app.codec import ArgumentCodec, Json, Undecodable, UnknownArguments
-from headrace.app.context import RunningJob, current_running, set_env
+from headrace.app.context import RunningJob, enter_job
 from headrace.app.dependencies import DependencyPlan, JobValues
 from headrace.app.duration import to_ms, to_seconds
 from headrace.app.middleware import Middleware, overrides
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _prepared: ContextVar[PreparedJob | None] = ContextVar("headrace_prepared_job", default=None)
 
 
@@ -57,7 +59,7 @@ class TaskExecution:
     def register(self, name: str) -> RegisteredTask:
         """Return the task as the worker knows it. Raises TaskInvalid if it cannot run."""
         settings = self._task.settings
-        timeout_s = None if settings.timeout is None else to_seconds(settings.timeout)
+        timeout_s = self._timeout_s
         if self._task.signature.is_raw:
             retry = settings.retry_base_s, settings.retry_max_s
             return RegisteredTask(name, self._raw_handler, timeout_s, *retry, settings.pool)
@@ -118,7 +120,7 @@ class TaskExecution:
 
     def reset(self) -> None:
         """Forget what depends on the app: it has changed."""
-        for name in ("plan", "_middleware", "_around_loop", "_around_call", "_needs_loop", "_is_simple"):
+        for name in ("plan", "_middleware", "_around_loop", "_around_call", "_needs_loop", "_is_simple", "_json_codec"):
             self.__dict__.pop(name, None)
 
     @cached_property
@@ -179,6 +181,9 @@ class TaskExecution:
             return await self._task.function(_open_raw(job))
         prepared = _prepared.get()
         if prepared is None:
+            if self._is_simple:
+                _, arguments = self._enter(job, asyncio.get_running_loop())
+                return self._make_record(job, await self._task.function(**arguments))
             prepared = self._prepare(job, asyncio.get_running_loop())
         if prepared.values is None:
             value = await self._task.function(**prepared.arguments)
@@ -230,33 +235,37 @@ class TaskExecution:
 
     async def _run_on_child_loop(self, job: LeasedJob, prepared: PreparedJob) -> AttemptRecord | None:
         _prepared.set(prepared)
-        current_running.set(prepared.running)
-        set_env(prepared.running.env)
+        enter_job(prepared.running)
         return await self.run_async(job)
 
     def _prepare(self, job: LeasedJob, loop: asyncio.AbstractEventLoop | None) -> PreparedJob:
         """Decode the arguments, and set the context of the job. Raises CannotRunYet or Bury."""
-        envelope = self._open(job)
+        running, arguments = self._enter(job, loop)
+        values = None if self._is_simple else JobValues(self.plan, arguments, self._runtime.shared)
+        return PreparedJob(job, running, arguments, values)
+
+    def _enter(self, job: LeasedJob, loop: asyncio.AbstractEventLoop | None) -> tuple[RunningJob, dict[str, Any]]:
+        headers: Mapping[str, str] = NO_HEADERS
         try:
-            codec = self.plain_codec if envelope.codec != self._task.codec.name else self._task.prepare_codec()
-            arguments = codec.decode(envelope.body)
+            if job.has_envelope:
+                envelope = self._open(job)
+                headers = envelope.headers
+                arguments = self._find_codec(envelope.codec).decode(envelope.body)
+            else:
+                arguments = self._json_codec.decode(job.payload)
         except UnknownArguments as error:
             raise CannotRunYet(
                 f"Task {self._task.name!r} has no such argument here: {error}. Newer code may have it."
             ) from error
         except Undecodable as error:
             raise Bury(f"The arguments of task {self._task.name!r} cannot be decoded: {error}") from error
-        timeout = self._task.settings.timeout
-        timeout_s = None if timeout is None else to_seconds(timeout)
-        running = RunningJob(self._task.app, job, envelope.headers, loop, timeout_s)
-        current_running.set(running)
-        set_env(job.queue.environment)
-        values = None if self._is_simple else JobValues(self.plan, arguments, self._runtime.shared)
-        return PreparedJob(job, running, arguments, values)
+        running = RunningJob(self._task.app, job, headers, loop, self._timeout_s)
+        enter_job(running)
+        return running, arguments
 
     def _open(self, job: LeasedJob) -> Envelope:
         try:
-            envelope = unpack_payload(job.payload, has_envelope=job.has_envelope)
+            envelope = unpack_payload(job.payload, has_envelope=True)
         except ValueError as error:
             raise Bury(str(error)) from error
         if envelope.codec not in (self._task.codec.name, JSON_CODEC):
@@ -264,6 +273,18 @@ class TaskExecution:
                 f"Task {self._task.name!r} has no codec {envelope.codec!r} here. Newer code may have it."
             )
         return envelope
+
+    def _find_codec(self, name: str) -> ArgumentCodec:
+        return self.plain_codec if name != self._task.codec.name else self._task.prepare_codec()
+
+    @cached_property
+    def _json_codec(self) -> ArgumentCodec:
+        return self._find_codec(JSON_CODEC)
+
+    @cached_property
+    def _timeout_s(self) -> float | None:
+        timeout = self._task.settings.timeout
+        return None if timeout is None else to_seconds(timeout)
 
     @property
     def _runtime(self) -> AppRuntime:

@@ -8,8 +8,9 @@ import threading
 import warnings
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
+from functools import lru_cache
 from multiprocessing import util as multiprocessing_util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
@@ -26,7 +27,7 @@ from headrace.app.signature import locate
 from headrace.app.task import JobSpec, Task
 from headrace.app.tasks import Tasks
 from headrace.errors import NoEnvironment
-from headrace.model.envelope import Envelope
+from headrace.model.envelope import JSON_CODEC, Envelope
 from headrace.model.job import NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.settings import Settings, find_settings_file, load_settings
@@ -190,7 +191,7 @@ class Headrace(Tasks):
         if env is None:
             raise NoEnvironment()
         name = spec.options.get("queue") or spec.task.settings.queue or self.queue
-        return QueueRef(env.org, env.project, env.env, name)
+        return _make_queue_ref(env, name)
 
     def send_one(self, spec: JobSpec[T]) -> JobHandle[T]:
         """Enqueue a job."""
@@ -235,10 +236,12 @@ class Headrace(Tasks):
         if flow is None:
             running = current_running.get()
             flow = "" if running is None else running.flow
-        headers = dict(options.get("headers", {}))
+        headers = dict(options["headers"]) if "headers" in options else {}
         return Outgoing(self.resolve_queue(spec), spec.id, spec.task.name, spec.body, flow, headers)
 
-    def _sending(self, outgoing: Sequence[Outgoing]) -> ExitStack:
+    def _sending(self, outgoing: Sequence[Outgoing]) -> AbstractContextManager[object]:
+        if not self.middleware:
+            return _NOTHING
         stack = ExitStack()
         try:
             for each in self.middleware:
@@ -347,13 +350,21 @@ class Headrace(Tasks):
         await self.aclose()
 
 
+_NOTHING = nullcontext()
+
+
+@lru_cache(1024)
+def _make_queue_ref(env: EnvRef, queue: str) -> QueueRef:
+    return QueueRef(env.org, env.project, env.env, queue)
+
+
 def _make_job(spec: JobSpec[Any], sent: Outgoing) -> NewJob:
     options, task = spec.options, spec.task
-    envelope = Envelope(spec.body, spec.codec, sent.headers)
+    has_envelope = bool(sent.headers) or spec.codec != JSON_CODEC
     ttl = options.get("ttl", task.settings.ttl)
     return NewJob(
         task.name,
-        envelope.pack(),
+        Envelope(spec.body, spec.codec, sent.headers).pack() if has_envelope else spec.body,
         spec.id,
         spec.delay_ms,
         options.get("priority", task.settings.priority),
@@ -361,7 +372,7 @@ def _make_job(spec: JobSpec[Any], sent: Outgoing) -> NewJob:
         options.get("max_attempts") or task.retry.attempts,
         sent.flow,
         options.get("flow_type", ""),
-        not envelope.is_plain,
+        has_envelope,
     )
 
 

@@ -105,6 +105,8 @@ class JobSpec(Generic[T_co]):
     @property
     def delay_ms(self) -> int:
         """Milliseconds until the job may run, from now."""
+        if not self.options:
+            return 0
         if "at" in self.options:
             return count_ms_until(self.options["at"])
         return to_ms(self.options.get("delay", 0))
@@ -123,6 +125,7 @@ class Task(Generic[P, T_co]):
         self._tasks = tasks
         self._options: JobOptions = {}
         self._codec: ArgumentCodec | None = None
+        self._codec_name = ""  # known with `_codec`
         self.execution = TaskExecution(self)
         if settings.external and settings.pool == PROCESS:
             raise TaskInvalid(f"Task {name!r} ({locate(function)}) is external: it has no pool.")
@@ -150,6 +153,7 @@ class Task(Generic[P, T_co]):
     def prepare_codec(self) -> ArgumentCodec:
         """Return the codec of the arguments. Raises TaskInvalid."""
         if self._codec is None:
+            self._codec_name = self.codec.name
             self._codec = self.codec.prepare(self.signature)
         return self._codec
 
@@ -193,9 +197,8 @@ class Task(Generic[P, T_co]):
                 raise ArgumentsInvalid(f"Task {self.name!r}: {name!r} is a dependency. Nothing was written.")
         body = self.prepare_codec().encode(arguments)
         options = self._options
-        if "id" in options:
-            return JobSpec(self, arguments, body, self.codec.name, options, options["id"])
-        return JobSpec(self, arguments, body, self.codec.name, options)
+        job_id = options["id"] if "id" in options else make_job_id()
+        return JobSpec(self, arguments, body, self._codec_name, options, job_id)
 
     def using(self, **options: Unpack[JobOptions]) -> Self:
         """Return this task with other options: `send.using(delay=5).enqueue(...)`. Raises TypeError for an unknown
