@@ -186,20 +186,31 @@ class Headrace(Tasks):
     def resolve_queue(self, spec: JobSpec[Any]) -> QueueRef:
         """Return the queue of a job: its environment is that of the options, of the context, or of the app. Raises
         NoEnvironment."""
+        return self._resolve(spec)[1]
+
+    def _resolve(self, spec: JobSpec[Any]) -> tuple[EnvRef, QueueRef]:
         given = spec.options.get("env")
         env = (parse_env(given) if given is not None else find_env()) or self.env
         if env is None:
             raise NoEnvironment()
-        name = spec.options.get("queue") or spec.task.settings.queue or self.queue
-        return _make_queue_ref(env, name)
+        return env, _make_queue_ref(env, spec.options.get("queue") or spec.task.settings.queue or self.queue)
 
     def send_one(self, spec: JobSpec[T]) -> JobHandle[T]:
         """Enqueue a job."""
         _warn_on_loop()
-        return self._send([spec])[0]
+        if self.middleware:
+            return self._send([spec])[0]
+        env, ref = self._resolve(spec)
+        accepted = self.transport.enqueue_many(ref, (_make_job(spec, _find_flow(spec), _find_headers(spec)),))[0]
+        return JobHandle(spec.id, env, ref, accepted, self, spec.task)
 
     async def asend_one(self, spec: JobSpec[T]) -> JobHandle[T]:
-        return (await self._asend([spec]))[0]
+        if self.middleware:
+            return (await self._asend([spec]))[0]
+        env, ref = self._resolve(spec)
+        job = _make_job(spec, _find_flow(spec), _find_headers(spec))
+        accepted = (await self.transport.aenqueue_many(ref, (job,)))[0]
+        return JobHandle(spec.id, env, ref, accepted, self, spec.task)
 
     def enqueue_many(self, jobs: Sequence[JobSpec[T]]) -> list[JobHandle[T]]:
         """Enqueue up to 10,000 jobs, in one call per queue. Return a handle for each, in the same order.
@@ -216,7 +227,7 @@ class Headrace(Tasks):
         outgoing = [self._make_outgoing(spec) for spec in specs]
         with self._sending(outgoing):
             for ref, numbers in _group(outgoing).items():
-                jobs = [_make_job(specs[number], outgoing[number]) for number in numbers]
+                jobs = [_make_job(specs[number], outgoing[number].flow, outgoing[number].headers) for number in numbers]
                 for number, accepted in zip(numbers, self.transport.enqueue_many(ref, jobs), strict=True):
                     outgoing[number].accepted = accepted
         return [self._make_handle(*each) for each in zip(specs, outgoing, strict=True)]
@@ -225,19 +236,15 @@ class Headrace(Tasks):
         outgoing = [self._make_outgoing(spec) for spec in specs]
         with self._sending(outgoing):
             for ref, numbers in _group(outgoing).items():
-                jobs = [_make_job(specs[number], outgoing[number]) for number in numbers]
+                jobs = [_make_job(specs[number], outgoing[number].flow, outgoing[number].headers) for number in numbers]
                 for number, accepted in zip(numbers, await self.transport.aenqueue_many(ref, jobs), strict=True):
                     outgoing[number].accepted = accepted
         return [self._make_handle(*each) for each in zip(specs, outgoing, strict=True)]
 
     def _make_outgoing(self, spec: JobSpec[Any]) -> Outgoing:
-        options = spec.options
-        flow = options.get("flow")
-        if flow is None:
-            running = current_running.get()
-            flow = "" if running is None else running.flow
-        headers = dict(options["headers"]) if "headers" in options else {}
-        return Outgoing(self.resolve_queue(spec), spec.id, spec.task.name, spec.body, flow, headers)
+        return Outgoing(
+            self.resolve_queue(spec), spec.id, spec.task.name, spec.body, _find_flow(spec), _find_headers(spec)
+        )
 
     def _sending(self, outgoing: Sequence[Outgoing]) -> AbstractContextManager[object]:
         if not self.middleware:
@@ -358,19 +365,32 @@ def _make_queue_ref(env: EnvRef, queue: str) -> QueueRef:
     return QueueRef(env.org, env.project, env.env, queue)
 
 
-def _make_job(spec: JobSpec[Any], sent: Outgoing) -> NewJob:
+def _find_flow(spec: JobSpec[Any]) -> str:
+    """Return the flow of a job: that of its options, or of the running job."""
+    flow = spec.options.get("flow")
+    if flow is None:
+        running = current_running.get()
+        return "" if running is None else running.flow
+    return flow
+
+
+def _find_headers(spec: JobSpec[Any]) -> dict[str, str]:
+    return dict(spec.options["headers"]) if "headers" in spec.options else {}
+
+
+def _make_job(spec: JobSpec[Any], flow: str, headers: Mapping[str, str]) -> NewJob:
     options, task = spec.options, spec.task
-    has_envelope = bool(sent.headers) or spec.codec != JSON_CODEC
+    has_envelope = bool(headers) or spec.codec != JSON_CODEC
     ttl = options.get("ttl", task.settings.ttl)
     return NewJob(
         task.name,
-        Envelope(spec.body, spec.codec, sent.headers).pack() if has_envelope else spec.body,
+        Envelope(spec.body, spec.codec, headers).pack() if has_envelope else spec.body,
         spec.id,
         spec.delay_ms,
         options.get("priority", task.settings.priority),
         None if ttl is None else to_ms(ttl),
         options.get("max_attempts") or task.retry.attempts,
-        sent.flow,
+        flow,
         options.get("flow_type", ""),
         has_envelope,
     )
