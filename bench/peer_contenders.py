@@ -8,7 +8,8 @@ from typing import Literal
 
 CONCURRENCY = "10"
 PRODUCER = "bench.peer_programs.produce"
-HEADRACE, DRAMATIQ, BULLMQ = "headrace", "dramatiq", "bullmq"
+HEADRACE, HEADRACE_RAW, DRAMATIQ, BULLMQ = "headrace", "headrace-raw", "dramatiq", "bullmq"
+OWN = (HEADRACE, HEADRACE_RAW)
 
 Runtime = Literal["repository", "peers", "peers-redis6", "peers-redis5", "node"]
 """The environment in which a contender runs. Some Python peers require an older redis-py than the others."""
@@ -61,9 +62,19 @@ CONTENDERS: Sequence[Contender] = (
         HEADRACE,
         "headrace",
         "headrace_app",
-        ("-m", "headrace", "worker", f"{_program('headrace_app')}:tasks", "--concurrency", CONCURRENCY),
+        ("-m", "headrace", "worker", f"{_program('headrace_app')}:app", "--concurrency", CONCURRENCY),
         (Mode("async", 16_000), Mode("threads", 6_000, task="count_sync")),
-        "defaults, metric stream on; enqueues with `SyncClient`, concurrently with `Client` or `SyncClient`",
+        "defaults, metric stream on; typed tasks, whose arguments are checked at enqueue and in the worker",
+        runtime="repository",
+        processes="--processes",
+    ),
+    Contender(
+        HEADRACE_RAW,
+        "headrace",
+        "headrace_raw_app",
+        ("-m", "headrace", "worker", f"{_program('headrace_raw_app')}:tasks", "--concurrency", CONCURRENCY),
+        (Mode("async", 16_000), Mode("threads", 6_000, task="count_sync")),
+        "the same without arguments: tasks take a `LeasedJob`; enqueues with `SyncClient` or `Client`",
         runtime="repository",
         processes="--processes",
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from html import escape
 
-from bench.peer_contenders import BULLMQ, DRAMATIQ, HEADRACE, Contender
+from bench.peer_contenders import BULLMQ, DRAMATIQ, HEADRACE, HEADRACE_RAW, OWN, Contender
 from bench.report import Bar, round_value
 
 Figures = Mapping[str, float]
@@ -32,6 +32,8 @@ BARS = (
     Bar("process_threads_ratio_vs_dramatiq", ">=", 3),
     Bar("process_ratio_vs_bullmq", ">=", 1.5),
     Bar("processes_ratio", ">=", 1.5),
+    Bar("process_typed_ratio_vs_raw", ">=", 0.9),
+    Bar("enqueue_typed_ratio_vs_raw", ">=", 0.9),
 )
 
 COLUMNS: Sequence[tuple[str, str]] = (
@@ -80,7 +82,7 @@ def divide(above: float | None, below: float | None) -> float | None:
 
 def compute_results(table: Table, python_peers: Collection[str], acking: Collection[str]) -> dict[str, float | None]:
     """Return the results of Headrace and its ratios to the peers; None: a value that it needs was not measured."""
-    headrace, dramatiq, bullmq = (table.get(name, {}) for name in (HEADRACE, DRAMATIQ, BULLMQ))
+    headrace, raw, dramatiq, bullmq = (table.get(name, {}) for name in (HEADRACE, HEADRACE_RAW, DRAMATIQ, BULLMQ))
     peers = [table[name] for name in python_peers if name in table]
 
     def find_highest(read: Callable[[Figures], float | None]) -> float | None:
@@ -109,6 +111,8 @@ def compute_results(table: Table, python_peers: Collection[str], acking: Collect
         ),
         "process_ratio_vs_bullmq": divide(process, find_best_process(bullmq)),
         "processes_ratio": divide(headrace.get("burn_2_per_s"), headrace.get("burn_1_per_s")),
+        "process_typed_ratio_vs_raw": divide(process, raw.get("process_async_per_s")),
+        "enqueue_typed_ratio_vs_raw": divide(headrace.get("enqueue_single_per_s"), raw.get("enqueue_single_per_s")),
     }
 
 
@@ -190,7 +194,7 @@ def draw_chart(table: Table) -> str:
         y += TITLE_PX - 8
         for name, value in bars:
             width = max(1, round(BAR_PX * value / bars[0][1]))
-            colour = "#1668a8" if name == HEADRACE else "#9aa5b1"
+            colour = "#1668a8" if name in OWN else "#9aa5b1"
             parts.append(f'<text x="{LABEL_PX - 6}" y="{y + 13}" text-anchor="end">{escape(name)}</text>')
             parts.append(f'<rect x="{LABEL_PX}" y="{y + 2}" width="{width}" height="{ROW_PX - 5}" fill="{colour}"/>')
             parts.append(f'<text x="{LABEL_PX + width + 5}" y="{y + 13}">{format_value(value)}</text>')

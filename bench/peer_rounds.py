@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from bench.peer_contenders import HEADRACE, Contender, Runtime
+from bench.peer_contenders import OWN, Contender, Runtime
 from bench.peer_environment import PeerRuntime, PeersUnavailable, ensure_node_peers, ensure_python_peers
 from bench.peer_measure import ContenderBench, ContenderFailed, Size
 from bench.peer_results import merge_rounds, round_figures
@@ -70,7 +70,7 @@ def measure_all(
             try:
                 ContenderBench(bench, contender, runtimes[contender.runtime], folder).measure(size, number, figures)
             except ContenderFailed as error:
-                if contender.name == HEADRACE:
+                if contender.name in OWN:
                     raise
                 absent[contender.name] = str(error)
                 note(f"{contender.name}: {error}")

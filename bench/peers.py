@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import argparse
 from dataclasses import replace
 
-from bench.peer_contenders import CONTENDERS, HEADRACE, PYTHON_PEERS
+from bench.peer_contenders import CONTENDERS, OWN, PYTHON_PEERS
 from bench.peer_measure import QUICK, Size
 from bench.peer_results import BARS, compute_results, draw_chart, format_markdown, round_figures
 from bench.peer_rounds import measure_all, prepare_runtimes
@@ -42,7 +42,7 @@ def main() -> None:
     options = parser.parse_args()
     size = QUICK if options.quick else Size()
     size = replace(size, rounds=options.rounds or size.rounds)
-    chosen = [each for each in CONTENDERS if not options.only or each.name in (HEADRACE, *options.only)]
+    chosen = [each for each in CONTENDERS if not options.only or each.name in (*OWN, *options.only)]
     absent: dict[str, str] = {}
     runtimes = prepare_runtimes(chosen, absent)
     with bench_server(persistent=False) as bench:

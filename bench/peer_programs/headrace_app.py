@@ -1,65 +1,65 @@
-"""Headrace: `async` tasks and one plain function; a synchronous and an asynchronous client."""
+"""Headrace with typed tasks: `async` functions and one plain function."""
 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from functools import cache
+from dataclasses import replace
 
 from bench.peer_programs import meter
-from headrace import Client, LeasedJob, NewJob, QueueOptions, QueueRef, SyncClient, Tasks
-from headrace.queue.scripts import WarmCaps
+from headrace import Headrace
+from headrace.settings import load_settings
 
-REF = QueueRef("acme", "shop", "prod", "emails")
-OPTIONS = QueueOptions(caps=WarmCaps(items=10**9, bytes=2**50, shard_bytes=0))
+# Producers call `enqueue` on their event loop, so that all contenders send jobs in the same way.
+warnings.filterwarnings("ignore", message="`enqueue` blocks")
 
-tasks = Tasks()
+_loaded = load_settings({}, os.environ, None).settings
+SETTINGS = replace(
+    _loaded,
+    redis=replace(_loaded.redis, url=os.environ[meter.URL]),
+    queue=replace(_loaded.queue, warm_max_items=10**9, warm_max_bytes=2**50, shard_max_bytes=0),
+)
+app = Headrace(env="acme/shop/prod", queue="emails", settings=SETTINGS)
 
 
-@tasks.task()
-async def count(job: LeasedJob) -> None:
+@app.task
+async def count(payload: str) -> None:
     meter.count()
 
 
-@tasks.task()
-def count_sync(job: LeasedJob) -> None:
+@app.task
+def count_sync(payload: str) -> None:
     meter.count()
 
 
-@tasks.task()
-async def burn(job: LeasedJob) -> None:
+@app.task
+async def burn(payload: str) -> None:
     meter.burn()
 
 
-@tasks.task()
-async def timed(job: LeasedJob) -> None:
-    meter.record_start(job.payload)
+@app.task
+async def timed(payload: str) -> None:
+    meter.record_start(payload.encode())
 
 
-_clients: list[Client] = []
-
-
-@cache
-def get_client() -> SyncClient:
-    return SyncClient(os.environ[meter.URL], OPTIONS)
+TASKS = {"count": count, "count_sync": count_sync, "burn": burn, "timed": timed}
 
 
 def send(task: str, payload: str) -> None:
-    get_client().enqueue(REF, NewJob(task, payload.encode()))
+    TASKS[task].enqueue(payload)
 
 
 def send_many(task: str, payloads: list[str]) -> None:
-    get_client().enqueue_many(REF, [NewJob(task, payload.encode()) for payload in payloads])
+    app.enqueue_many([TASKS[task].job(payload) for payload in payloads])
 
 
 async def send_async(task: str, payload: str) -> None:
-    await _clients[0].enqueue(REF, NewJob(task, payload.encode()))
+    await TASKS[task].aenqueue(payload)
 
 
 @asynccontextmanager
 async def opened() -> AsyncGenerator[None]:
-    async with Client(os.environ[meter.URL], OPTIONS) as client:
-        _clients.append(client)
-        yield
-    get_client().close()
+    yield
+    await app.aclose()

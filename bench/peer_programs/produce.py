@@ -154,7 +154,7 @@ async def serve(name: str) -> None:
 def main() -> None:
     name = sys.argv[1]
     factory: Any = None
-    if name != "headrace_app":
+    if not name.startswith("headrace"):
         try:
             import uvloop  # pyright: ignore[reportMissingImports]  # is in the environment of the peers
 

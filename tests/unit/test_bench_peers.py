@@ -26,6 +26,7 @@ TABLE = {
         "pickup_p95_ms": 6.0,
         "idle_calls_per_s": 2.0,
     },
+    "headrace-raw": {"enqueue_single_per_s": 5000.0, "process_async_per_s": 20_000.0},
     "dramatiq": {
         "enqueue_single_per_s": 5000.0,
         "enqueue_threads_per_s": 3000.0,
@@ -62,6 +63,8 @@ def test_ratios_are_to_the_best_peer() -> None:
     assert results["process_threads_ratio_vs_dramatiq"] == 3.5
     assert results["process_ratio_vs_bullmq"] == 1.5
     assert results["processes_ratio"] == 1.75
+    assert results["process_typed_ratio_vs_raw"] == 0.9
+    assert results["enqueue_typed_ratio_vs_raw"] == 0.8
 
 
 def test_the_best_pickup_is_of_a_peer_that_acknowledges_and_does_not_poll_without_a_pause() -> None:

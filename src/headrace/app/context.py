@@ -153,12 +153,15 @@ def current_job() -> RunningJob:
 
 def find_env() -> EnvRef | None:
     """Return the environment of this context: that of `tenant`, or of the running job; None: there is none."""
-    return _current_env.get()
+    env = _current_env.get()
+    if env is None and (running := current_running.get()) is not None:
+        return running.env
+    return env
 
 
 def current_env() -> EnvRef:
     """Return the environment of this context: that of `tenant`, or of the running job. Raises NoEnvironment."""
-    env = _current_env.get()
+    env = find_env()
     if env is None:
         raise NoEnvironment()
     return env
@@ -167,6 +170,12 @@ def current_env() -> EnvRef:
 def set_env(env: EnvRef) -> None:
     """Set the environment for the rest of this context, which belongs to one job."""
     _current_env.set(env)
+
+
+def enter_job(running: RunningJob) -> None:
+    """Set the running job for the rest of this context, which belongs to it. Its environment is the current one."""
+    current_running.set(running)
+    _current_env.set(None)
 
 
 @contextmanager

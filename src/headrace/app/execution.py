@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.app.codec import (
@@ -26,7 +27,7 @@ from headrace.app.codec import (
     is_blocking,
     list_formats,
 )
-from headrace.app.context import RunningJob, current_running, set_env
+from headrace.app.context import RunningJob, enter_job
 from headrace.app.dependencies import DependencyPlan, JobValues
 from headrace.app.duration import to_ms, to_seconds
 from headrace.app.middleware import Middleware, overrides
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from headrace.app.task import Task
 
 log = logging.getLogger(__name__)
+
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 _prepared: ContextVar[PreparedJob | None] = ContextVar("headrace_prepared_job", default=None)
 
@@ -70,7 +73,7 @@ class TaskExecution:
     def register(self, name: str) -> RegisteredTask:
         """Return the task as the worker knows it. Raises TaskInvalid if it cannot run."""
         settings = self._task.settings
-        timeout_s = None if settings.timeout is None else to_seconds(settings.timeout)
+        timeout_s = self._timeout_s
         if self._task.signature.is_raw:
             retry = settings.retry_base_s, settings.retry_max_s
             policy = None if settings.retry is None else self
@@ -139,6 +142,7 @@ class TaskExecution:
     def reset(self) -> None:
         """Forget what depends on the app: it has changed."""
         cached = ("plan", "_middleware", "_around_loop", "_around_call", "_needs_loop", "_is_simple", "_is_in_child")
+        cached = (*cached, "_decode_plain", "_is_blocking")
         for name in cached:
             self.__dict__.pop(name, None)
 
@@ -205,7 +209,10 @@ class TaskExecution:
         """Run an async function on the event loop."""
         if self._task.signature.is_raw:
             return await self._task.function(_open_raw(job))
-        prepared = _find_prepared(job) or await self._prepare_on_loop(job)
+        prepared = _find_prepared(job)
+        if prepared is None:
+            is_quick = not self._is_blocking  # else the arguments are read in a thread
+            prepared = self._prepare(job, asyncio.get_running_loop()) if is_quick else await self._prepare_on_loop(job)
         value: object = None  # of a function whose error was suppressed by a dependency
         if prepared.values is None:
             value = await self._task.function(**prepared.arguments)
@@ -279,8 +286,7 @@ class TaskExecution:
 
     async def _run_on_child_loop(self, job: LeasedJob, prepared: PreparedJob) -> AttemptRecord | None:
         _prepared.set(prepared)
-        current_running.set(prepared.running)
-        set_env(prepared.running.env)
+        enter_job(prepared.running)
         return await self.run_async(job)
 
     def _prepare(self, job: LeasedJob, loop: asyncio.AbstractEventLoop | None) -> PreparedJob:
@@ -289,15 +295,17 @@ class TaskExecution:
 
     async def _prepare_on_loop(self, job: LeasedJob) -> PreparedJob:
         loop = asyncio.get_running_loop()
-        if is_blocking(self._task.codec):
+        if self._is_blocking:
             return self._set_context(job, loop, *await asyncio.to_thread(self._read, job))
         return self._prepare(job, loop)
 
-    def _read(self, job: LeasedJob) -> tuple[Envelope, dict[str, Any]]:
-        """Return the envelope and the arguments of a job. Raises CannotRunYet or Bury."""
-        envelope = self._open(job)
+    def _read(self, job: LeasedJob) -> tuple[Mapping[str, str], dict[str, Any]]:
+        """Return the headers and the arguments of a job. Raises CannotRunYet or Bury."""
         try:
-            return envelope, self.decode(envelope)
+            if not job.has_envelope:
+                return NO_HEADERS, self._decode_plain(job.payload)
+            envelope = self._open(job)
+            return envelope.headers, self.decode(envelope)
         except UnknownArguments as error:
             raise CannotRunYet(
                 f"Task {self._task.name!r} has no such argument here: {error}. Newer code may have it."
@@ -309,14 +317,11 @@ class TaskExecution:
         self,
         job: LeasedJob,
         loop: asyncio.AbstractEventLoop | None,
-        envelope: Envelope,
+        headers: Mapping[str, str],
         arguments: dict[str, Any],
     ) -> PreparedJob:
-        timeout = self._task.settings.timeout
-        timeout_s = None if timeout is None else to_seconds(timeout)
-        running = RunningJob(self._task.app, job, envelope.headers, loop, timeout_s)
-        current_running.set(running)
-        set_env(job.queue.environment)
+        running = RunningJob(self._task.app, job, headers, loop, self._timeout_s)
+        enter_job(running)
         values = None
         if not self._is_simple:
             values = JobValues(self.plan, self._defaults | arguments, self._runtime.shared)
@@ -341,6 +346,21 @@ class TaskExecution:
         if isinstance(codec, SeveralFormats):
             return codec.decode_from(envelope.codec, envelope.body)
         return codec.decode(envelope.body)
+
+    @cached_property
+    def _decode_plain(self) -> Callable[[bytes], dict[str, Any]]:
+        """Decodes the payload of a job without an envelope."""
+        codec = self._task.prepare_codec() if JSON_CODEC in list_formats(self._task.codec) else self.plain_codec
+        return partial(codec.decode_from, JSON_CODEC) if isinstance(codec, SeveralFormats) else codec.decode
+
+    @cached_property
+    def _is_blocking(self) -> bool:
+        return is_blocking(self._task.codec)
+
+    @cached_property
+    def _timeout_s(self) -> float | None:
+        timeout = self._task.settings.timeout
+        return None if timeout is None else to_seconds(timeout)
 
     @property
     def _runtime(self) -> AppRuntime:

@@ -9,8 +9,9 @@ import threading
 import warnings
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
+from functools import lru_cache
 from multiprocessing import util as multiprocessing_util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
@@ -27,7 +28,7 @@ from headrace.app.task import JobSpec, Task
 from headrace.app.tasks import Tasks
 from headrace.app.transport import Transport
 from headrace.errors import ArgumentsInvalid, NoEnvironment
-from headrace.model.envelope import Envelope
+from headrace.model.envelope import JSON_CODEC, Envelope
 from headrace.model.job import NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.settings import Settings, find_settings_file, load_settings
@@ -215,7 +216,7 @@ class Headrace(Tasks):
         if env is None:
             raise NoEnvironment()
         name = spec.options.get("queue") or spec.task.settings.queue or self.queue
-        return QueueRef(env.org, env.project, env.env, name)
+        return _make_queue_ref(env, name)
 
     def send_one(self, spec: JobSpec[T]) -> JobHandle[T]:
         """Enqueue a job. Called by `Task.enqueue`."""
@@ -265,11 +266,13 @@ class Headrace(Tasks):
         if flow is None:
             running = current_running.get()
             flow = "" if running is None else running.flow
-        headers = dict(options.get("headers", {}))
+        headers = dict(options["headers"]) if "headers" in options else {}
         return Outgoing(self.resolve_queue(spec), spec.id, spec.task.name, spec.body, flow, headers, app=self)
 
-    def _sending(self, specs: Sequence[JobSpec[Any]], outgoing: Sequence[Outgoing]) -> ExitStack:
+    def _sending(self, specs: Sequence[JobSpec[Any]], outgoing: Sequence[Outgoing]) -> AbstractContextManager[object]:
         """Enter the middleware of the app with all jobs, then that of each task with its jobs."""
+        if not self._middleware and not any(spec.task.settings.middleware for spec in specs):
+            return NOTHING
         with ExitStack() as stack:
             for each in self._middleware:
                 stack.enter_context(each.sending(outgoing))
@@ -386,16 +389,24 @@ class Headrace(Tasks):
         await self.aclose()
 
 
+NOTHING = nullcontext()
+
+
+@lru_cache(1024)
+def _make_queue_ref(env: EnvRef, queue: str) -> QueueRef:
+    return QueueRef(env.org, env.project, env.env, queue)
+
+
 def _make_job(spec: JobSpec[Any], sent: Outgoing) -> NewJob:
     options, task = spec.options, spec.task
     for name, value in sent.headers.items():
         if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ArgumentsInvalid(f"The header {name!r} of a job must be text. Nothing was written.")
-    envelope = Envelope(spec.body, spec.codec, sent.headers)
+    has_envelope = bool(sent.headers) or spec.codec != JSON_CODEC
     ttl = options.get("ttl", task.settings.ttl)
     return NewJob(
         task.name,
-        envelope.pack(),
+        Envelope(spec.body, spec.codec, sent.headers).pack() if has_envelope else spec.body,
         spec.id,
         spec.delay_ms,
         options.get("priority", task.settings.priority),
@@ -403,7 +414,7 @@ def _make_job(spec: JobSpec[Any], sent: Outgoing) -> NewJob:
         options.get("max_attempts", task.retry.attempts),
         sent.flow,
         options.get("flow_type", ""),
-        not envelope.is_plain,
+        has_envelope,
     )
 
 

@@ -71,6 +71,11 @@ class TaskSignature:
             if isinstance(parameter.default, Dependency)
         }
         self._binding = inspect.Signature(list(self.parameters.values()))
+        kinds = [(each, each.kind) for each in self._binding.parameters.values()]
+        self._has_extra = any(kind is inspect.Parameter.VAR_KEYWORD for _, kind in kinds)
+        self._positional = tuple(each.name for each, kind in kinds if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self._names = frozenset(each.name for each, _ in kinds)
+        self._required = frozenset(each.name for each, _ in kinds if each.default is REQUIRED)
 
     def _find_raw(self) -> bool:
         """Return whether the only parameter is annotated as LeasedJob: the function takes the job as it is."""
@@ -148,6 +153,12 @@ class TaskSignature:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the given arguments by name, without defaults. Raises ArgumentsInvalid."""
+        if not self._has_extra and not self.dependencies and len(args) <= len(self._positional):
+            found = dict(zip(self._positional, args, strict=False))  # `inspect` takes 8 times as long
+            if not kwargs or (kwargs.keys() <= self._names and found.keys().isdisjoint(kwargs)):
+                found.update(kwargs)
+                if self._required <= found.keys():
+                    return found
         try:
             bound = self._binding.bind(*args, **kwargs).arguments
         except TypeError as error:

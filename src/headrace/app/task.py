@@ -105,6 +105,8 @@ class JobSpec(Generic[T_co]):
     @property
     def delay_ms(self) -> int:
         """Milliseconds until the job may run, from now."""
+        if not self.options:
+            return 0
         if "at" in self.options:
             return count_ms_until(self.options["at"])
         return to_ms(self.options.get("delay", 0))

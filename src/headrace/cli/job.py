@@ -30,7 +30,7 @@ MAX_VALUE_CHARS = 200  # of an argument or header
 @json_option
 @pass_invocation
 def job(invocation: Invocation, env: EnvRef, job_id: str, as_json: bool) -> None:
-    """Show a job: state, arguments, headers, progress, payload and last error."""
+    """Show a job: state, arguments, payload and last error."""
     with open_queue_client(invocation.settings) as client:
         found = client.get(env, job_id)
     if found is None:

@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tiers": ("headrace.cli.tiers:tiers", "Show server failovers and restores, and adopt a PostgreSQL."),
     "enqueue": ("headrace.cli.enqueue:enqueue", "Add jobs to a queue."),
     "queues": ("headrace.cli.queues:queues", "List queues and their current state."),
-    "job": ("headrace.cli.job:job", "Show a job: state, arguments, headers, progress, payload and last error."),
+    "job": ("headrace.cli.job:job", "Show a job: state, arguments, payload and last error."),
     "cancel": ("headrace.cli.job:cancel", "Cancel a waiting or running job."),
     "redrive": ("headrace.cli.redrive:redrive", "Redrive a queue's dead jobs, with their attempts reset."),
     "discard": ("headrace.cli.redrive:discard", "Delete a queue's dead jobs permanently."),
