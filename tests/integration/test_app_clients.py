@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +14,7 @@ from headrace.app.clients import ServerTransport
 from headrace.errors import ServiceUnavailable
 
 ENV = "acme/shop/prod"
+LONGEST_S = 120
 
 
 class Sender:
@@ -41,6 +43,8 @@ def run_in_fork(function: Callable[[], None]) -> int:
     pid = os.fork()
     if pid == 0:
         code = 1
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(LONGEST_S)  # a child that hangs must not stay
         try:
             function()
             code = 0

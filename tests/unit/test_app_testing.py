@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,7 @@ from decimal import Decimal
 
 import pytest
 
-from headrace import Bury, Headrace, JobState, Retry, RetryLater, Snooze, current_job
+from headrace import Bury, Headrace, JobState, Middleware, Retry, RetryLater, RunningJob, Snooze, current_job
 from headrace.app.clients import ServerTransport
 from headrace.errors import ArgumentsInvalid, InvalidJob, InvalidName, JobFailed, NoEnvironment, ResultUnknown
 from headrace.queue.tasks import CannotRunYet
@@ -353,6 +353,28 @@ class TestInline:
                     await shop.fail.aenqueue(kind)
 
             asyncio.run(main())
+
+    def test_a_job_that_a_job_runs_has_its_own_arguments(self) -> None:
+        class Passing(Middleware):
+            async def running(self, job: RunningJob, call_next: Callable[[], Awaitable[object]]) -> object:
+                return await call_next()
+
+        app = Headrace(env=ENV, middleware=[Passing()])
+        other = Headrace(env=ENV)
+        seen: list[str] = []
+
+        @app.task
+        def outer(name: str) -> None:
+            inner.enqueue("inner")
+            seen.append(name)
+
+        @other.task
+        def inner(name: str) -> None:
+            seen.append(name)
+
+        with app.testing(inline=True), other.testing(inline=True):
+            outer.enqueue("outer")
+        assert seen == ["inner", "outer"]
 
     def test_a_function_that_is_not_async_runs_in_the_thread_of_its_caller(self) -> None:
         app = Headrace(env=ENV)

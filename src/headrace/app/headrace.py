@@ -143,9 +143,6 @@ class Headrace(Tasks):
                 return each
         return None
 
-    def _find_typed(self, name: str) -> Task[Any, Any] | None:
-        return self.find_task(name)  # names of included tasks are taken, too
-
     def list_typed(self) -> list[Task[Any, Any]]:
         """Return all tasks, also those of included `Tasks`."""
         return [*self.typed.values(), *(task for tasks in self._included for task in tasks.typed.values())]
