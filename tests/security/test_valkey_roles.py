@@ -22,7 +22,7 @@ from headrace.cold.shares import ShareAllocator
 from headrace.cold.tiers import Tiers
 from headrace.embedded.process import find_free_port
 from headrace.errors import NotPermitted, QuotaExceeded
-from headrace.model.job import JobState, LeasedJob, NewJob
+from headrace.model.job import AttemptRecord, JobState, LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.model.quotas import DEFAULT_TENANT, TenantRef
 from headrace.pipeline.lease import PipelineLease
@@ -141,6 +141,25 @@ class TestProducer:
             assert is_denied(client, "SET", body, "x", "GET")
         with SyncClient(role_url(server, "producer")) as client, pytest.raises(NotPermitted):
             client.get(REF.environment, "a")
+
+    def test_of_a_tenant_reads_only_its_own_records(self, server: AclValkey, admin: Valkey) -> None:
+        stubs = Stubs(2, 1000)
+        for ref in (REF, OTHER):
+            enqueue_as_admin(server, NewJob("send", id="a"), ref=ref)
+            shard = stubs.find_shard(ref)
+            [job] = run(admin, stubs.dequeue(shard, 1, HOUR_MS))
+            run(admin, stubs.ack(shard, [(job, 1)], 0, {job.lease: AttemptRecord(SECRET, HOUR_MS)}))
+        url = server.create_user(build_producer_role(ProducerScope(REF.org)))
+        with SyncClient(url) as client:
+            assert client.read_attempts(REF.environment, "a") == [SECRET]
+            assert server.read_denials() == []
+            with pytest.raises(NotPermitted):
+                client.read_attempts(OTHER.environment, "a")
+            server.read_denials()
+        with connect(url) as client:
+            records = keys.attempts(stubs.find_shard(REF), REF.environment, "a")
+            assert is_denied(client, "EVAL", "return redis.call('RPUSH', ARGV[1], 'x')", 0, records)
+        server.read_denials()
 
     def test_of_a_tenant_reaches_no_other(self, server: AclValkey, admin: Valkey) -> None:
         enqueue_as_admin(server, NewJob("send", SECRET, id="a"), ref=OTHER)

@@ -7,7 +7,7 @@
 -- Returns    for each job 1 (done) or 0 (lease lost)
 local keep_ms = tonumber(ARGV[3])
 local last_job = 4 + 4 * ARGV[4]
-local done, seen, records = {}, {}, find_records(last_job + 1)
+local done, seen, keep_record = {}, {}, find_records(last_job + 1)
 
 local function ack_job(number, E, J, lease, run_ms)
   local job = find_leased_job(E, J, lease)
@@ -15,7 +15,7 @@ local function ack_job(number, E, J, lease, run_ms)
   seen[job.EJ] = true
   end_lease(job)
   job.queue.warm_bytes = job.queue.warm_bytes - job.size
-  keep_record(records, number, job)
+  if keep_record then keep_record(number, job) end
   done[#done + 1] = job_key(job.EJ)
   if keep_ms > 0 then
     -- Reserve the id: a producer that got no answer and repeats the enqueue must not run the job twice.

@@ -6,12 +6,12 @@
 --            (records.lua)
 -- Returns    for each job 1 (buried) or 0 (lease lost)
 local last_job = 3 + 4 * ARGV[3]
-local answers, records = {}, find_records(last_job + 1)
+local answers, keep_record = {}, find_records(last_job + 1)
 for i = 4, last_job, 4 do
   local job = find_leased_job(ARGV[i], ARGV[i + 1], ARGV[i + 2])
   if job then
     end_lease(job)
-    keep_record(records, #answers + 1, job)
+    if keep_record then keep_record(#answers + 1, job) end
     redis.call('HSET', job_key(job.EJ), 'error', ARGV[i + 3])
     bury_job(job)
   end

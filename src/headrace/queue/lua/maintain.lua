@@ -24,7 +24,7 @@ local expired = expire_overdue_jobs(ARGV[5])
 local reclaimed = reclaim_ended_leases(ARGV[5])
 local released = release_due_jobs(ARGV[5])
 local drops_at_most = math.min(100, ARGV[5]) -- lists of records may be large
-local dropped = drop_old_records(drops_at_most)
+local dropped = open_records().drop_old(drops_at_most)
 save_all(ARGV[2])
 check_some_queues()
 if redis.call('EXISTS', ENVS) == 1 then redis.pcall('ZADD', WAKE, 0, '0') end -- its worker may have died

@@ -6,13 +6,13 @@
 --            any (records.lua)
 -- Returns    for each job 1 (will be retried), 2 (buried) or 0 (lease lost)
 local last_job = 3 + 5 * ARGV[3]
-local records = find_records(last_job + 1)
+local keep_record = find_records(last_job + 1)
 
 local function nack_job(number, E, J, lease, delay, failure)
   local job = find_leased_job(E, J, lease)
   if not job then return 0 end
   end_lease(job)
-  keep_record(records, number, job)
+  if keep_record then keep_record(number, job) end
   redis.call('HSET', job_key(job.EJ), 'error', failure)
   if job.attempts >= job.max_attempts then
     bury_job(job)

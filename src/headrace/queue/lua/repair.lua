@@ -111,7 +111,7 @@ queue.oldest_stale, queue.indexed, queue.resync = true, nil, queue.epoch and tru
 filter_sorted_set(dead_key(E, Q), function(J) return redis.call('HGET', job_key(E .. ':' .. J), 'state') == 'dead' end)
 sum_dead_bytes(queue)
 
-local result_bytes = 0
+local result_bytes, read_last_record = 0, open_records().read_last
 filter_sorted_set(ATTEMPT_EXPIRIES, function(EJ)
   local last = EJ:match('^(.*):[^:]*$') == E and read_last_record(EJ)
   if last and last.Q == Q then result_bytes = result_bytes + last.bytes end
