@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headrace.cold.audit import TierAudit
 from headrace.cold.store import ColdLimits, ColdStore
 from headrace.cold.tiers import Tiers
 from headrace.embedded.process import choose_port
@@ -105,6 +106,10 @@ def pretend_old_release(bench: Bench) -> None:
     forget(bench)
 
 
+def do_nothing(*_: object) -> int:
+    return 0
+
+
 # The rule
 
 
@@ -164,7 +169,7 @@ def test_a_cancelled_or_expired_id_is_free_at_once(bench: Bench) -> None:
 def test_a_row_that_expires_in_a_refill_frees_its_id(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     enqueue_cold(bench, ttl_ms=HOUR_MS)
     bench.sql("UPDATE cold_queue_entries SET expires_ms = 1")
-    monkeypatch.setattr(type(bench.mover), "_expire", lambda *_: None)
+    monkeypatch.setattr(type(bench.mover), "_expire", do_nothing)
     bench.ack(bench.dequeue())
     bench.move()
     assert bench.sql("SELECT count(*) FROM cold_ids") == [(0,)]
@@ -298,7 +303,7 @@ def test_an_audit_confirms_the_id_of_a_producer_that_died_after_its_commit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(Tiers, "settle_ids", lambda *_: 0)
+        patch.setattr(Tiers, "settle_ids", do_nothing)
         enqueue_cold(bench)
     assert read_registered(bench) == {X: "p"}
     assert bench.enqueue(X, ref=OTHER) == [False]
@@ -309,7 +314,7 @@ def test_an_audit_confirms_the_id_of_a_producer_that_died_after_its_commit(
 def test_an_audit_removes_the_id_of_a_job_that_is_gone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     enqueue_cold(bench)
     with monkeypatch.context() as patch:
-        patch.setattr(Tiers, "settle_ids", lambda *_: 0)
+        patch.setattr(Tiers, "settle_ids", do_nothing)
         bench.client.cancel(REF.environment, X)
     assert bench.enqueue(X, ref=OTHER) == [False]  # the entry is outdated
     run_audit(bench.tiers, bench.shard)
@@ -329,6 +334,27 @@ def test_an_audit_registers_the_ids_that_valkey_lost(bench: Bench) -> None:
     assert bench.client.redis.hget(keys.meta(bench.shard), "cold_id_bytes") == str(len(keys.encode(X)) + 64).encode()
     with without_postgres(bench) as client:
         assert client.enqueue(OTHER, NewJob("send", id=X)) is False
+
+
+def test_an_audit_reads_ids_and_rows_in_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that a process of an earlier release adds later are found too; ids that may be generated are left out."""
+    monkeypatch.setattr("headrace.cold.id_audit.PAGE", 2)
+    monkeypatch.setattr("headrace.cold.id_audit.ROWS_PAGE", 2)
+    monkeypatch.setattr("headrace.cold.id_audit.COMMIT_S", -1.0)  # what was read need not be read again
+    fill(bench)
+    old, later = [f"old {number}" for number in range(5)], [f"later {number}" for number in range(3)]
+    audit = TierAudit(bench.tiers, do_nothing_with_placed)
+    for ids in (old, [*later, str(make_job_id())]):
+        assert all(bench.enqueue(*ids))
+        pretend_old_release(bench)
+        for _ in range(2):
+            assert [*audit.run_incrementally(bench.shard)][-1] == NO_DRIFT
+        assert bench.sql("SELECT count(*) FROM cold_ids") == [(len(ids) if ids is old else 3,)]
+    assert read_registered(bench) == dict.fromkeys(later, "c")
+
+
+def do_nothing_with_placed(ref: QueueRef, queue_id: int) -> None:
+    pass
 
 
 def test_an_audit_corrects_an_entry_of_another_token(bench: Bench) -> None:

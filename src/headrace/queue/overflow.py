@@ -42,7 +42,7 @@ class Overflow(Protocol):
         ...
 
     def spill(self, ref: QueueRef, jobs: Sequence[SpillJob], reply: EnqueueResult) -> Sequence[bool]:
-        """Store all jobs, or none. Return for each whether it was stored; False: a job with that id already waits here.
+        """Store all jobs, or none. Return for each whether it was stored; False: a job with that id exists.
 
         Raises EpochClosed, ColdFull, DatabaseUnavailable, DatabaseFull."""
         ...
