@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from django.db import transaction
 from django.test import AsyncClient as AsyncWebClient
 from django.test import Client as WebClient
 from django.test import override_settings
+from django.utils.safestring import mark_safe
 
 from headrace import Headrace, JobState, NewJob
 from headrace.contrib.django import HeadraceBackend, HeadraceTask
@@ -177,6 +179,13 @@ def test_arguments_are_normalized(backend: HeadraceBackend) -> None:
     result = tasks.note.enqueue((1, b"text", {"a": ("b",)}))
     assert result.args == [[1, "text", {"a": ["b"]}]]
     assert backend.get_result(result.id).args == result.args
+
+
+def test_subclasses_of_text_and_numbers(backend: HeadraceBackend) -> None:
+    result = tasks.note.enqueue(mark_safe("<b>"), number=HTTPStatus.OK, status=TaskResultStatus.READY)
+    assert (result.args, result.kwargs) == (["<b>"], {"number": 200, "status": "READY"})
+    assert {type(each) for each in (*result.args, *result.kwargs.values(), result.id)} == {str, int}
+    assert backend.get_result(result.id) == result
 
 
 def test_options_of_the_job(backend: HeadraceBackend) -> None:

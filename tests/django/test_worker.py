@@ -86,6 +86,12 @@ def test_return_values(backend: HeadraceBackend, value: Any) -> None:
     assert result.return_value == value
 
 
+def test_text_that_is_marked_safe(backend: HeadraceBackend) -> None:
+    result = tasks.render.enqueue()
+    run_all(backend, result)
+    assert (result.status, result.return_value) == ("SUCCESSFUL", {"<b>": "<i>", "1": 200})
+
+
 def test_result_without_job(backend: HeadraceBackend) -> None:
     """A dead job that was removed has a result still."""
     result = tasks.fail.enqueue("gone")

@@ -388,3 +388,19 @@ def test_the_codec_is_prepared_once_for_all_options() -> None:
     for delay in range(3):
         send.using(delay=delay).job("ann")
     assert prepared == ["send"]
+
+
+def test_ids_of_jobs_are_text_in_arguments_and_results() -> None:
+    app = Headrace()
+
+    @app.task
+    def follow(job_id: str, anything: Any) -> str:
+        return job_id
+
+    job_id = follow.job("a", 1).id
+    assert type(job_id) is not str
+    codec = follow.prepare_codec()
+    arguments = codec.decode(codec.encode({"job_id": job_id, "anything": [job_id]}))
+    assert arguments == {"job_id": job_id, "anything": [job_id]}
+    assert type(arguments["job_id"]) is str
+    assert codec.decode_result(codec.encode_result(job_id)) == job_id

@@ -279,7 +279,11 @@ def _has_nan(value: Any) -> bool:
 
 
 def _encode_model(value: Any) -> Any:
-    """Convert a model of pydantic to JSON values."""
+    """Convert a model of pydantic to JSON values, and instances of subclasses of str, int and float, for example the id
+    of a job, to plain ones."""
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return kind(value)
     dump = getattr(type(value), "model_dump", None)
     if dump is None:
         raise TypeError(f"a {type(value).__qualname__} cannot be written as JSON")

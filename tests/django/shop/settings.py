@@ -6,9 +6,6 @@ import os
 from typing import Any
 
 from headrace.contrib.django import compat
-from tests.django import stand_in
-
-stand_in.install()
 
 ENV = "acme/shop/prod"
 BACKEND = "headrace.contrib.django.HeadraceBackend"

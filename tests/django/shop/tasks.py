@@ -7,11 +7,13 @@ import os
 import sys
 import threading
 import time
+from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from django.db import connection
+from django.utils.safestring import mark_safe
 
 from headrace import Snooze, current_env
 from headrace.contrib.django import compat
@@ -91,6 +93,11 @@ async def raise_cancelled() -> None:
 @task
 def return_no_json() -> Any:
     return {threading.Lock()}
+
+
+@task
+def render() -> dict[Any, Any]:
+    return {mark_safe("<b>"): mark_safe("<i>"), 1: HTTPStatus.OK}
 
 
 @task

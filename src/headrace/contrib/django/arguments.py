@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +10,7 @@ from typing import Any, Self, cast
 
 from django.utils.module_loading import import_string
 
-from headrace.contrib.django.compat import AnyTask, Task
+from headrace.contrib.django.compat import AnyTask, Task, normalize_json
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,12 @@ class DjangoArguments:
             using.get("priority", 0),
             None if run_after is None else datetime.fromisoformat(run_after),
         )
+
+
+def to_plain_json(value: Any) -> Any:
+    """Return a value as a worker or the reader of a result will see it: with plain strings and numbers, and text as
+    keys. Raises TypeError or ValueError if it is no JSON, also for NaN."""
+    return json.loads(json.dumps(normalize_json(value), allow_nan=False))
 
 
 def load_task(path: str, alias: str, queue: str, arguments: DjangoArguments) -> AnyTask:

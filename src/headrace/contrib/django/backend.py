@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, cast
@@ -15,7 +14,7 @@ from headrace.app.duration import to_ms
 from headrace.app.records import parse_attempts
 from headrace.app.task import JobOptions, JobSpec
 from headrace.contrib.django.app import DjangoHeadrace, get_app
-from headrace.contrib.django.arguments import DjangoArguments
+from headrace.contrib.django.arguments import DjangoArguments, to_plain_json
 from headrace.contrib.django.compat import (
     AnyTask,
     BaseTaskBackend,
@@ -87,15 +86,15 @@ class HeadraceBackend(BaseTaskBackend):
             started_at=None,
             finished_at=None,
             last_attempted_at=None,
-            args=cast(Any, args),
-            kwargs=cast(Any, kwargs),
+            args=to_plain_json(args),
+            kwargs=to_plain_json(kwargs),
             backend=self.alias,
             errors=[],
             worker_ids=[],
             env=env,
         )
         spec = self._make_spec(task, env, result)
-        set_field(result, "id", spec.id)
+        set_field(result, "id", str(spec.id))
         if self._commit_alias is None:
             self._send(spec, result)
         else:
@@ -104,7 +103,6 @@ class HeadraceBackend(BaseTaskBackend):
 
     def _make_spec(self, task: AnyTask, env: EnvRef, result: HeadraceTaskResult) -> JobSpec[Any]:
         arguments = DjangoArguments.of(task, result.args, result.kwargs).pack()
-        json.dumps(arguments, allow_nan=False)  # raises for numbers that JSON does not have
         options: JobOptions = {"env": env, "queue": task.queue_name, "priority": int(task.priority)}
         if task.run_after is not None:
             naive = timezone.is_naive(task.run_after)

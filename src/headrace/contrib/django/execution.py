@@ -22,12 +22,11 @@ from headrace.app.duration import to_ms
 from headrace.app.execution import PreparedJob, TaskExecution
 from headrace.app.records import MAX_RESULT_BYTES, KeptAttempt, make_failure_record, make_result_record, name_worker
 from headrace.app.records import parse_attempts as parse_records
-from headrace.contrib.django.arguments import DjangoArguments, load_task
+from headrace.contrib.django.arguments import DjangoArguments, load_task, to_plain_json
 from headrace.contrib.django.compat import (
     TaskContext,
     TaskError,
     TaskResultStatus,
-    normalize_json,
     task_finished,
     task_started,
 )
@@ -67,8 +66,8 @@ def call_django_task(args: list[Any], kwargs: dict[str, Any], using: dict[str, A
         value = task.call(TaskContext(task_result=run.result), *args, **kwargs)
     else:
         value = task.call(*args, **kwargs)
-    value = normalize_json(value)
-    size = len(json.dumps(value, allow_nan=False))
+    value = to_plain_json(value)
+    size = len(json.dumps(value))
     if size > MAX_VALUE_BYTES:
         raise ValueError(f"The return value has {size} bytes as JSON. At most {MAX_VALUE_BYTES} are kept.")
     return value
