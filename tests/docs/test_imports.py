@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import ROOT, make_environment
+from tests.docs.blocks import ROOT, make_environment, run
 
 HEAVY = {
     "clickhouse_connect",
