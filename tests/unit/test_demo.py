@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import traceback
 from collections import Counter
@@ -43,3 +44,10 @@ def test_invoices_fail_with_tracebacks_worth_reading(invoice: int, says: str) ->
     with pytest.raises((ValueError, ConnectionError), match=says) as caught:
         demo._post_to_ledger(invoice, attempt=1)  # pyright: ignore[reportPrivateUsage]
     assert "_post_to_ledger" in "".join(traceback.format_exception(caught.value))
+
+
+def test_the_arguments_of_the_load_fit_its_tasks() -> None:
+    for _, task, _, payload in load(100):
+        found = demo.tasks.find_task(task)
+        assert found is not None
+        assert found.prepare_codec().decode(payload) == json.loads(payload)

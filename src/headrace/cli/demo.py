@@ -18,17 +18,18 @@ from pathlib import Path
 import click
 
 from headrace.app.clients import build_queue_options, build_tiers
+from headrace.app.context import current_job
 from headrace.app.endpoints import resolve_endpoints
+from headrace.app.headrace import Headrace
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.demo_stream import DemoStreamApp
 from headrace.cli.logs import configure_logs
 from headrace.cli.signals import install_async_stop_event
 from headrace.cli.transactions import open_transaction
 from headrace.errors import HeadraceError, ServiceUnavailable
-from headrace.model.job import LeasedJob, NewJob
+from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.queue.client import Client
-from headrace.queue.tasks import Tasks
 
 RULES_FILE = Path(__file__).with_name("demo_alerts.toml")
 SEED = 7
@@ -40,25 +41,22 @@ STUCK = QueueRef("acme", "shop", "prod", "reports")
 BURSTY = QueueRef("globex", "media", "prod", "thumbnails")
 FAILING = QueueRef("initech", "billing", "prod", "invoices")
 
-tasks = Tasks(plugin="headrace-demo")
+tasks = Headrace(plugin="headrace-demo")
 
 
-@tasks.task("send_email")
-@tasks.task("send_receipt")
-@tasks.task("index_product")
-@tasks.task("build_report")
-@tasks.task("make_thumbnail")
-@tasks.task("make_preview")
-async def simulate_work(job: LeasedJob) -> None:
-    await asyncio.sleep(json.loads(job.payload)["seconds"])
+async def simulate_work(seconds: float, invoice: int, failures: int) -> None:
+    await asyncio.sleep(seconds)
 
 
-@tasks.task()
-async def post_invoice(job: LeasedJob) -> None:
-    body = json.loads(job.payload)
-    await asyncio.sleep(body["seconds"])
-    if job.attempt <= body["failures"]:
-        _post_to_ledger(body["invoice"], job.attempt)
+for name in ("send_email", "send_receipt", "index_product", "build_report", "make_thumbnail", "make_preview"):
+    tasks.task(name)(simulate_work)
+
+
+@tasks.task
+async def post_invoice(seconds: float, invoice: int, failures: int) -> None:
+    await asyncio.sleep(seconds)
+    if current_job().attempt <= failures:
+        _post_to_ledger(invoice, current_job().attempt)
 
 
 def _post_to_ledger(invoice: int, attempt: int) -> None:
@@ -116,7 +114,7 @@ def generate_jobs(tick: int, random_: random.Random) -> list[tuple[QueueRef, lis
 
 def _make_job(flow: DemoFlow, random_: random.Random) -> NewJob:
     failures = random_.choice((1, 1, 2, 9)) if random_.random() < flow.failing else 0
-    body = {
+    body = {  # the arguments of the tasks
         "invoice": random_.randrange(1000, 10_000),
         "seconds": round(random_.uniform(*flow.seconds), 3),
         "failures": failures,
