@@ -73,6 +73,9 @@ class _JsonCodec:
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise self._refuse(error) from error
         try:
+            if not self._untyped:
+                self.check(body)
+                return body
             decoded = self.decode(body)
         except (UnknownArguments, Undecodable) as error:
             raise self._refuse(error) from error
@@ -86,6 +89,10 @@ class _JsonCodec:
 
     def decode(self, body: bytes) -> dict[str, Any]:
         raise NotImplementedError
+
+    def check(self, body: bytes) -> None:
+        """Raise what `decode` raises."""
+        self.decode(body)
 
     def encode_result(self, value: object) -> bytes:
         return _encoder.encode(value)
@@ -114,17 +121,23 @@ class JsonStruct(_JsonCodec):
         self._decoder = msgspec.json.Decoder(kind, dec_hook=_decode_model)
         self._has_defaults = any(not each.is_required for each in signature.arguments.values())
 
+    def check(self, body: bytes) -> None:
+        self._read(body)
+
     def decode(self, body: bytes) -> dict[str, Any]:
-        try:
-            found = self._decoder.decode(body)
-        except msgspec.ValidationError as error:
-            _raise_unknown(body, self._names, error)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise Undecodable(f"The payload is not JSON: {error}") from error
+        found = self._read(body)
         arguments = {name: getattr(found, name) for name in self._names}
         if self._has_defaults:
             return {name: value for name, value in arguments.items() if value is not msgspec.UNSET}
         return arguments
+
+    def _read(self, body: bytes) -> Any:
+        try:
+            return self._decoder.decode(body)
+        except msgspec.ValidationError as error:
+            _raise_unknown(body, self._names, error)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise Undecodable(f"The payload is not JSON: {error}") from error
 
 
 class JsonByName(_JsonCodec):
