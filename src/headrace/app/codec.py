@@ -113,6 +113,9 @@ class JsonArguments:
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise self._refuse(error) from error
         try:
+            if not self._untyped:
+                self.check(body)
+                return body
             decoded = self.decode(body)
         except (UnknownArguments, Undecodable) as error:
             raise self._refuse(error) from error
@@ -136,6 +139,10 @@ class JsonArguments:
 
     def decode(self, body: bytes) -> dict[str, Any]:
         raise NotImplementedError
+
+    def check(self, body: bytes) -> None:
+        """Raise what `decode` raises."""
+        self.decode(body)
 
     def encode_result(self, value: object) -> bytes:
         return _encoder.encode(value)
@@ -164,6 +171,9 @@ class JsonStruct(JsonArguments):
         self._decoder = msgspec.json.Decoder(kind, dec_hook=_decode_model)
         self._has_defaults = any(not each.is_required for each in signature.arguments.values())
 
+    def check(self, body: bytes) -> None:
+        self._read(body)
+
     def decode(self, body: bytes) -> dict[str, Any]:
         try:
             found = self._decoder.decode(body)
@@ -175,6 +185,14 @@ class JsonStruct(JsonArguments):
         if self._has_defaults:
             return {name: value for name, value in arguments.items() if value is not msgspec.UNSET}
         return arguments
+
+    def _read(self, body: bytes) -> Any:
+        try:
+            return self._decoder.decode(body)
+        except msgspec.ValidationError as error:
+            _raise_unknown(body, self._names, error)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise Undecodable(f"The payload is not JSON: {error}") from error
 
 
 class JsonByName(JsonArguments):
