@@ -113,14 +113,12 @@ class JsonArguments:
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise self._refuse(error) from error
         try:
-            if not self._untyped:
+            if self._is_typed:
                 self.check(body)
-                return body
-            decoded = self.decode(body)
+            else:
+                self._check_untyped(arguments, self.decode(body))
         except (UnknownArguments, Undecodable) as error:
             raise self._refuse(error) from error
-        if not self._is_typed:
-            self._check_untyped(arguments, decoded)
         if b"null" in body and _has_nan(arguments):
             raise self._refuse("JSON has no NaN and no infinite numbers; they would arrive as None")
         return body
@@ -175,12 +173,7 @@ class JsonStruct(JsonArguments):
         self._read(body)
 
     def decode(self, body: bytes) -> dict[str, Any]:
-        try:
-            found = self._decoder.decode(body)
-        except msgspec.ValidationError as error:
-            _raise_unknown(body, self._names, error)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Undecodable(f"The payload is not JSON: {error}") from error
+        found = self._read(body)
         arguments = {name: getattr(found, name) for name in self._names}
         if self._has_defaults:
             return {name: value for name, value in arguments.items() if value is not msgspec.UNSET}
@@ -191,7 +184,7 @@ class JsonStruct(JsonArguments):
             return self._decoder.decode(body)
         except msgspec.ValidationError as error:
             _raise_unknown(body, self._names, error)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Undecodable(f"The payload is not JSON: {error}") from error
 
 

@@ -218,10 +218,18 @@ class Headrace(Tasks):
     def send_one(self, spec: JobSpec[T]) -> JobHandle[T]:
         """Enqueue a job. Called by `Task.enqueue`."""
         _warn_on_loop(4)
-        return self._send([spec])[0]
+        if self._middleware or spec.task.settings.middleware:
+            return self._send([spec])[0]
+        ref, job = self.make_job(spec)
+        accepted = self.transport.enqueue_many(ref, (job,))[0]
+        return JobHandle(spec.id, ref.environment, ref, accepted, self, spec.task)
 
     async def asend_one(self, spec: JobSpec[T]) -> JobHandle[T]:
-        return (await self._asend([spec]))[0]
+        if self._middleware or spec.task.settings.middleware:
+            return (await self._asend([spec]))[0]
+        ref, job = self.make_job(spec)
+        accepted = (await self.transport.aenqueue_many(ref, (job,)))[0]
+        return JobHandle(spec.id, ref.environment, ref, accepted, self, spec.task)
 
     def enqueue_many(self, jobs: Sequence[JobSpec[T]]) -> list[JobHandle[T]]:
         """Enqueue up to 10,000 jobs, in one call per queue. Return a handle for each, in the same order.
@@ -238,7 +246,7 @@ class Headrace(Tasks):
         outgoing = [self._make_outgoing(spec) for spec in specs]
         with self._sending(specs, outgoing):
             for ref, numbers in _group(outgoing).items():
-                jobs = [_make_job(specs[number], outgoing[number]) for number in numbers]
+                jobs = [_make_job(specs[number], outgoing[number].flow, outgoing[number].headers) for number in numbers]
                 for number, accepted in zip(numbers, self.transport.enqueue_many(ref, jobs), strict=True):
                     outgoing[number].accepted = accepted
         return [self._make_handle(*each) for each in zip(specs, outgoing, strict=True)]
@@ -247,24 +255,18 @@ class Headrace(Tasks):
         outgoing = [self._make_outgoing(spec) for spec in specs]
         with self._sending(specs, outgoing):
             for ref, numbers in _group(outgoing).items():
-                jobs = [_make_job(specs[number], outgoing[number]) for number in numbers]
+                jobs = [_make_job(specs[number], outgoing[number].flow, outgoing[number].headers) for number in numbers]
                 for number, accepted in zip(numbers, await self.transport.aenqueue_many(ref, jobs), strict=True):
                     outgoing[number].accepted = accepted
         return [self._make_handle(*each) for each in zip(specs, outgoing, strict=True)]
 
     def make_job(self, spec: JobSpec[Any]) -> tuple[QueueRef, NewJob]:
         """Return the queue of a job, and the job as it is enqueued, without middleware. Raises NoEnvironment."""
-        sent = self._make_outgoing(spec)
-        return sent.queue, _make_job(spec, sent)
+        return self.resolve_queue(spec), _make_job(spec, _find_flow(spec), spec.options.get("headers"))
 
     def _make_outgoing(self, spec: JobSpec[Any]) -> Outgoing:
-        options = spec.options
-        flow = options.get("flow")
-        if flow is None:
-            running = current_running.get()
-            flow = "" if running is None else running.flow
-        headers = dict(options["headers"]) if "headers" in options else {}
-        return Outgoing(self.resolve_queue(spec), spec.id, spec.task.name, spec.body, flow, headers, app=self)
+        names = self.resolve_queue(spec), spec.id, spec.task.name
+        return Outgoing(*names, spec.body, _find_flow(spec), dict(spec.options.get("headers") or {}), app=self)
 
     def _sending(self, specs: Sequence[JobSpec[Any]], outgoing: Sequence[Outgoing]) -> AbstractContextManager[object]:
         """Enter the middleware of the app with all jobs, then that of each task with its jobs."""
@@ -394,22 +396,31 @@ def _make_queue_ref(env: EnvRef, queue: str) -> QueueRef:
     return QueueRef(env.org, env.project, env.env, queue)
 
 
-def _make_job(spec: JobSpec[Any], sent: Outgoing) -> NewJob:
+def _find_flow(spec: JobSpec[Any]) -> str:
+    """Return the flow of a job: that of its options, or of the running job."""
+    flow = spec.options.get("flow")
+    if flow is None:
+        running = current_running.get()
+        return "" if running is None else running.flow
+    return flow
+
+
+def _make_job(spec: JobSpec[Any], flow: str, headers: Mapping[str, str] | None) -> NewJob:
     options, task = spec.options, spec.task
-    for name, value in sent.headers.items():
+    for name, value in headers.items() if headers else ():
         if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ArgumentsInvalid(f"The header {name!r} of a job must be text. Nothing was written.")
-    has_envelope = bool(sent.headers) or spec.codec != JSON_CODEC
+    has_envelope = bool(headers) or spec.codec != JSON_CODEC
     ttl = options.get("ttl", task.settings.ttl)
     return NewJob(
         task.name,
-        Envelope(spec.body, spec.codec, sent.headers).pack() if has_envelope else spec.body,
+        Envelope(spec.body, spec.codec, headers or {}).pack() if has_envelope else spec.body,
         spec.id,
         spec.delay_ms,
         options.get("priority", task.settings.priority),
         None if ttl is None else to_ms(ttl),
         options.get("max_attempts", task.retry.attempts),
-        sent.flow,
+        flow,
         options.get("flow_type", ""),
         has_envelope,
     )
