@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 from headrace.model.job import LeasedJob
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import TaskRegistry
 
 WAITS_FILE = "BENCH_WAITS_FILE"
 """Environment variable with the file to which `timed` writes, at exit, how long each job waited until it started
 (ms)."""
 
-tasks = Tasks()
+tasks = TaskRegistry()
 
 
 @tasks.task()

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from headrace.model.job import NewJob
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import TaskRegistry
 from headrace.streams.broker import Broker, BrokerOptions
 from headrace.streams.keys import GroupKeys
 from headrace.streams.watcher import WatchedGroup, make_watched_group
@@ -26,7 +26,7 @@ def publish(client: Valkey, *jobs: NewJob, **options: Any) -> list[str]:
     return Broker(client, BrokerOptions(**options)).publish_many(STREAM, jobs)
 
 
-async def work_until(url: str, tasks: Tasks, finished: asyncio.Event, options: WorkerOptions = FAST) -> None:
+async def work_until(url: str, tasks: TaskRegistry, finished: asyncio.Event, options: WorkerOptions = FAST) -> None:
     """Run a worker until a task sets the event, then let it stop by itself."""
     stop = asyncio.Event()
     running = asyncio.create_task(StreamWorker(url, KEYS, WATCHED.ref, tasks, options).run_forever(stop))

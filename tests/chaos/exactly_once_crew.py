@@ -15,7 +15,7 @@ from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.client import Client, QueueOptions, SyncClient
 from headrace.queue.scripts import WarmCaps
-from headrace.queue.tasks import Bury, Tasks
+from headrace.queue.tasks import Bury, TaskRegistry
 from headrace.worker.options import WorkerOptions
 from headrace.worker.queue_worker import Worker
 
@@ -74,7 +74,7 @@ def ask(client: SyncClient, dice: random.Random) -> None:
             client.redrive(ref)
 
 
-tasks = Tasks(plugin="chaos")
+tasks = TaskRegistry(plugin="chaos")
 
 
 @tasks.task()

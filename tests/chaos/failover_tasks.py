@@ -10,13 +10,13 @@ from functools import cache
 from pathlib import Path
 
 from headrace.model.job import LeasedJob
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import TaskRegistry
 from tests.chaos.failover_plan import DOOMED, PLAIN, SLOW
 from tests.chaos.tiers_notes import Notes
 
 FOLDER = "CHAOS_FOLDER"  # not a setting of Headrace
 
-tasks = Tasks(plugin="chaos")
+tasks = TaskRegistry(plugin="chaos")
 _numbers = itertools.count()
 
 

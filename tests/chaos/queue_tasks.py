@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, cast
 
 from headrace.model.job import LeasedJob
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import TaskRegistry
 from headrace.valkey.connect import AsyncValkey, Valkey, connect, connect_async
 
 EXECUTIONS = "executions"  # a hash of job id → how often it was run
@@ -21,7 +21,7 @@ HANG_S = 1000.0
 SHORT_LIMIT_S = 0.3
 LONG_LIMIT_S = 4.0  # longer than the grace period of a worker
 
-tasks = Tasks(plugin="chaos")
+tasks = TaskRegistry(plugin="chaos")
 
 
 def notes_url(url: str) -> str:

@@ -8,13 +8,13 @@ from functools import cache
 from typing import Any, cast
 
 from headrace.model.job import LeasedJob
-from headrace.queue.tasks import Bury, Tasks
+from headrace.queue.tasks import Bury, TaskRegistry
 from headrace.valkey.connect import AsyncValkey, connect_async
 from tests.chaos.queue_tasks import EXECUTIONS, notes_url
 
 LONG_S = 3.0  # longer than the lease: only heartbeats keep it
 
-tasks = Tasks(plugin="chaos")
+tasks = TaskRegistry(plugin="chaos")
 
 
 @cache

@@ -20,7 +20,7 @@ from headrace.errors import QueueUnavailable, SpillRefused
 from headrace.model.job import LeasedJob
 from headrace.queue import keys
 from headrace.queue.client import Client, SyncClient
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import TaskRegistry
 from headrace.valkey.connect import connect
 from headrace.worker.options import WorkerOptions
 from headrace.worker.queue_worker import Worker
@@ -129,8 +129,8 @@ def move(name: str, places: Places) -> None:
 # Workers
 
 
-def tasks_that_note(notes: Notes) -> Tasks:
-    tasks = Tasks(plugin="chaos")
+def tasks_that_note(notes: Notes) -> TaskRegistry:
+    tasks = TaskRegistry(plugin="chaos")
 
     def note(job: LeasedJob, fine: bool) -> None:
         notes.write(job.id, job.lease.partition("-")[0], job.attempt, int(fine))
@@ -163,7 +163,7 @@ def work(name: str, places: Places) -> None:
     asyncio.run(_work(name, tasks_that_note(Notes(places.folder / f"{name}.notes")), places))
 
 
-async def _work(name: str, tasks: Tasks, places: Places) -> None:
+async def _work(name: str, tasks: TaskRegistry, places: Places) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     say_ready(name, places)

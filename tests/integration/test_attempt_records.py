@@ -20,7 +20,7 @@ from headrace.queue import keys
 from headrace.queue.client import Client, QueueOptions, SyncClient
 from headrace.queue.scripts import MAX_RECORD_BYTES, Deferral, Stubs, WarmCaps
 from headrace.queue.state import QueueState, read_state
-from headrace.queue.tasks import PROCESS, CannotRunYet, RegisteredTask, Snooze, Tasks
+from headrace.queue.tasks import PROCESS, CannotRunYet, RegisteredTask, Snooze, TaskRegistry
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import ScriptCall, load_script, parse_flags, run
 from headrace.worker.options import WorkerOptions
@@ -315,7 +315,7 @@ def test_progress_is_that_of_the_current_attempt(client: SyncClient) -> None:
 
 
 def run_worker(
-    url: str, tasks: Tasks, condition: Callable[[], bool], what: str, options: WorkerOptions = OPTIONS
+    url: str, tasks: TaskRegistry, condition: Callable[[], bool], what: str, options: WorkerOptions = OPTIONS
 ) -> None:
     """Run a worker until the condition holds."""
 
@@ -341,7 +341,7 @@ def fork_server() -> Iterator[None]:
 
 @pytest.mark.usefixtures("fork_server")
 def test_a_worker_keeps_what_its_tasks_return(client: SyncClient, valkey_url: str) -> None:
-    tasks = Tasks()
+    tasks = TaskRegistry()
     charge = process_tasks.charge
     tasks.add(RegisteredTask("charge", charge.handle, pool=PROCESS, policy=charge.policy))
 
@@ -361,7 +361,7 @@ def test_a_worker_keeps_what_its_tasks_return(client: SyncClient, valkey_url: st
 
 
 def test_a_worker_defers_jobs_that_ask_for_it(client: SyncClient, valkey_url: str) -> None:
-    tasks = Tasks()
+    tasks = TaskRegistry()
 
     @tasks.task()
     def snooze(job: LeasedJob) -> None:
@@ -384,7 +384,7 @@ def test_a_worker_defers_jobs_that_ask_for_it(client: SyncClient, valkey_url: st
 
 def test_a_worker_sends_progress_between_heartbeats(client: SyncClient, valkey_url: str) -> None:
     """The heartbeats of this worker are five minutes apart."""
-    tasks, release = Tasks(), threading.Event()
+    tasks, release = TaskRegistry(), threading.Event()
 
     @tasks.task()
     def send(job: LeasedJob) -> None:

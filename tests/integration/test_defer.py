@@ -19,7 +19,7 @@ from headrace.queue.missing_tasks import RECENT_MS, MissingTaskRecord, find_miss
 from headrace.queue.registry import WorkerRegistration, read_workers
 from headrace.queue.scripts import DeadFilter, Deferral, Stubs
 from headrace.queue.state import read_state
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import TaskRegistry
 from headrace.valkey.connect import Valkey, connect_async
 from headrace.valkey.scripts import run
 from tests.access import client_with_key
@@ -204,7 +204,7 @@ def test_the_api_shows_tasks_that_no_live_worker_has(
 
 async def report_worker(url: str) -> None:
     """Report a live worker that has the task."""
-    tasks = Tasks()
+    tasks = TaskRegistry()
     tasks.task("gone")(lambda job: None)
     async with connect_async(url) as redis:
         await WorkerRegistration(redis, "worker-1").report(tasks, [])

@@ -26,7 +26,7 @@ from headrace.postgres.connect import open_pool, transaction
 from headrace.queue import keys
 from headrace.queue.client import Client, QueueOptions, SyncClient
 from headrace.queue.scripts import Stubs, WarmCaps
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import TaskRegistry
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
 from headrace.worker.options import WorkerOptions
@@ -90,7 +90,7 @@ OPTIONS = QueueOptions(shards=1)
 async def run_worker_until(url: str, last: str, keeper: SettingsRestorer | None) -> list[str]:
     """Run a worker until it has run that job; returns the ids of all that it ran."""
     done: list[str] = []
-    tasks, stop = Tasks(), asyncio.Event()
+    tasks, stop = TaskRegistry(), asyncio.Event()
 
     @tasks.task()
     async def t(job: LeasedJob) -> None:  # pyright: ignore[reportUnusedFunction]

@@ -26,7 +26,7 @@ from headrace.model.names import QueueRef
 from headrace.queue.client import Client, QueueOptions, SyncClient
 from headrace.queue.scripts import WarmCaps
 from headrace.queue.state import read_states
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import TaskRegistry
 from headrace.queue.worker_metrics import BURY, LOST, RECLAIM, WorkerMetrics
 from headrace.runtime.metrics import BOUNDS_S
 from headrace.valkey.connect import Valkey
@@ -223,7 +223,7 @@ def test_a_worker_is_unhealthy_while_its_server_is_down(tmp_path: Path) -> None:
 def test_jobs_that_were_lost_or_returned(valkey: Valkey, valkey_url: str) -> None:
     """A job whose lease another process ends while it runs; one running when its worker stops; one that the worker
     holds."""
-    tasks, tally = Tasks(), WorkerMetrics(["stolen", "endless"])
+    tasks, tally = TaskRegistry(), WorkerMetrics(["stolen", "endless"])
 
     async def scenario() -> None:
         started = asyncio.Event()

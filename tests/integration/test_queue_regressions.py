@@ -16,7 +16,7 @@ from headrace.queue.client import Client, SyncClient
 from headrace.queue.registry import WorkerRegistration, read_workers
 from headrace.queue.scripts import DeadFilter, RedriveResult, Stubs
 from headrace.queue.state import QueueState, read_states
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import TaskRegistry
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import ScriptCall, run
 
@@ -134,7 +134,7 @@ def test_workers_are_listed_whatever_their_clocks_say(
     valkey: Valkey, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers whose clocks were minutes behind that of the reader were taken for gone, and removed."""
-    tasks = Tasks("mail:1")
+    tasks = TaskRegistry("mail:1")
     tasks.task("send")(lambda job: None)
 
     async def report() -> None:

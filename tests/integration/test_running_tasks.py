@@ -17,7 +17,7 @@ from headrace.model.names import QueueRef
 from headrace.queue import keys
 from headrace.queue.client import Client, SyncClient
 from headrace.queue.registry import STALE_MS, WorkerRegistration
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import TaskRegistry
 from headrace.valkey.connect import Valkey
 from headrace.warehouse.connect import Client as Warehouse
 from headrace.worker.options import WorkerOptions
@@ -54,7 +54,7 @@ class RunningWorker:
             pass  # stopped in the middle
 
     async def _work(self, url: str) -> None:
-        tasks = Tasks()
+        tasks = TaskRegistry()
 
         @tasks.task("send")
         def send(job: LeasedJob) -> None:

@@ -25,7 +25,7 @@ from headrace.queue import keys
 from headrace.queue.client import Client, QueueOptions, SyncClient
 from headrace.queue.scripts import WarmCaps
 from headrace.queue.state import read_states
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import TaskRegistry
 from headrace.queue.worker_metrics import SHARD_FAILURES, WorkerMetrics
 from headrace.valkey.connect import AsyncValkey, Valkey, connect, connect_async
 from headrace.valkey.scripts import run
@@ -115,7 +115,7 @@ def test_a_script_that_fails_on_one_shard_ends_neither_the_worker_nor_the_other_
     tally = WorkerMetrics(["note"])
 
     async def scenario() -> None:
-        tasks, stop = Tasks(), asyncio.Event()
+        tasks, stop = TaskRegistry(), asyncio.Event()
 
         @tasks.task()
         async def note(job: LeasedJob) -> None:
@@ -149,7 +149,7 @@ def test_an_unavailable_server_does_not_affect_jobs_of_other_shards(cluster: Emb
     ran: list[tuple[str, int]] = []
 
     async def scenario() -> None:
-        tasks, stop, go_on = Tasks(), asyncio.Event(), asyncio.Event()
+        tasks, stop, go_on = TaskRegistry(), asyncio.Event(), asyncio.Event()
 
         @tasks.task()
         async def note(job: LeasedJob) -> None:
@@ -311,7 +311,7 @@ def test_a_job_whose_deliveries_are_lost_runs_and_is_not_buried(
     member = keys.job_part(ref.environment, "unlucky")
 
     async def scenario() -> None:
-        tasks, stop = Tasks(), asyncio.Event()
+        tasks, stop = TaskRegistry(), asyncio.Event()
 
         @tasks.task()
         async def note(job: LeasedJob) -> None:

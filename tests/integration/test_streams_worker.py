@@ -20,7 +20,7 @@ from headrace.errors import NotAStream, SeveralGroups, StreamFull, StreamsUnavai
 from headrace.model.job import LeasedJob, NewJob
 from headrace.queue.registry import WorkerRegistration, read_workers
 from headrace.queue.scripts import Records
-from headrace.queue.tasks import Bury, Tasks
+from headrace.queue.tasks import Bury, TaskRegistry
 from headrace.queue.worker_metrics import JOBS, SHARD_FAILURES, WorkerMetrics
 from headrace.streams.broker import Broker, BrokerOptions
 from headrace.streams.dead_letters import count_dead, read_dead_letters, redrive
@@ -86,7 +86,7 @@ def test_jobs_are_acknowledged_after_they_ran_and_failures_are_tried_again(
     """On one server and on a cluster: what lies beside a stream lies where the stream is."""
     ran: list[tuple[bytes, int]] = []
     pending: list[int] = []
-    tasks = Tasks()
+    tasks = TaskRegistry()
 
     async def scenario() -> None:
         finished, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -136,7 +136,7 @@ def test_an_entry_that_was_lost_before_it_began_is_left_to_others(
         return sum(count for labels, count in counts.items() if labels[-1] == "lost")
 
     async def scenario() -> None:
-        goes_on, stop, tasks = asyncio.Event(), asyncio.Event(), Tasks()
+        goes_on, stop, tasks = asyncio.Event(), asyncio.Event(), TaskRegistry()
 
         @tasks.task()
         async def note(job: LeasedJob) -> None:
@@ -166,7 +166,7 @@ def test_an_entry_that_was_lost_before_it_began_is_left_to_others(
 def test_as_many_tasks_run_in_threads_as_may_run_at_a_time(valkey_url: str, valkey: Valkey) -> None:
     """More than Python's own pool of threads has."""
     together = threading.Barrier(40)
-    tasks = Tasks()
+    tasks = TaskRegistry()
 
     async def scenario() -> None:
         finished, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -185,7 +185,7 @@ def test_as_many_tasks_run_in_threads_as_may_run_at_a_time(valkey_url: str, valk
 
 
 def test_what_cannot_be_done_becomes_a_dead_letter_with_its_reason(valkey_url: str, valkey: Valkey) -> None:
-    tasks = Tasks()
+    tasks = TaskRegistry()
 
     async def scenario() -> None:
         finished = asyncio.Event()
@@ -234,7 +234,7 @@ def test_a_job_whose_workers_all_died_is_buried(group: Valkey, valkey_url: str) 
     for _ in range(2):
         take(group, ALICE, 1)
         run(group, BOB.reclaim(0, FIRST_ID, 10))
-    tasks = Tasks()
+    tasks = TaskRegistry()
 
     async def scenario() -> None:
         finished = asyncio.Event()
@@ -257,7 +257,7 @@ def test_a_job_whose_workers_all_died_is_buried(group: Valkey, valkey_url: str) 
 def test_jobs_of_another_application_are_run_as_they_are(valkey: Valkey, valkey_url: str) -> None:
     text = '{"type": "shot", "id": 7, "url": "https://example.org"}'
     seen: list[LeasedJob] = []
-    tasks = Tasks()
+    tasks = TaskRegistry()
 
     async def scenario() -> None:
         finished = asyncio.Event()
@@ -275,7 +275,7 @@ def test_jobs_of_another_application_are_run_as_they_are(valkey: Valkey, valkey_
 
 
 def test_a_worker_whose_stream_is_deleted_goes_on(valkey: Valkey, valkey_url: str) -> None:
-    tasks = Tasks()
+    tasks = TaskRegistry()
 
     async def scenario() -> None:
         finished = asyncio.Event()
@@ -299,12 +299,12 @@ def test_a_worker_whose_stream_is_deleted_goes_on(valkey: Valkey, valkey_url: st
 def test_a_worker_of_something_that_is_no_stream_says_so(valkey: Valkey, valkey_url: str) -> None:
     valkey.set(STREAM, "x")
     with pytest.raises(NotAStream, match="does not hold a stream"):
-        asyncio.run(work_until(valkey_url, Tasks(), asyncio.Event()))
+        asyncio.run(work_until(valkey_url, TaskRegistry(), asyncio.Event()))
 
 
 def test_a_stream_that_cannot_be_served_does_not_affect_others(valkey: Valkey, valkey_url: str) -> None:
     """Its worker retries, and serves it once it is a stream again."""
-    tasks, tally = Tasks(), WorkerMetrics(["note"])
+    tasks, tally = TaskRegistry(), WorkerMetrics(["note"])
 
     def failures() -> float:
         counts = cast("dict[tuple[str, ...], float]", dict(tally.families())[SHARD_FAILURES])
@@ -339,7 +339,7 @@ def test_a_stream_that_cannot_be_served_does_not_affect_others(valkey: Valkey, v
 def test_a_job_that_ends_during_the_last_report_is_not_left_to_its_lease(
     valkey: Valkey, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tasks, stop, late_runs, acked = Tasks(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+    tasks, stop, late_runs, acked = TaskRegistry(), asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     ack = StreamGroup.ack
 
@@ -376,7 +376,7 @@ def test_a_job_that_ends_during_the_last_report_is_not_left_to_its_lease(
 
 def test_heartbeats_outlive_what_a_server_refuses_for_a_while(valkey: Valkey, valkey_url: str) -> None:
     """A worker whose slots are all in use dequeues nothing: only its heartbeats are refused."""
-    tasks, runs, go_on = Tasks(), asyncio.Event(), asyncio.Event()
+    tasks, runs, go_on = TaskRegistry(), asyncio.Event(), asyncio.Event()
 
     @tasks.task()
     async def long(job: LeasedJob) -> None:
@@ -413,7 +413,7 @@ def test_heartbeats_outlive_what_a_server_refuses_for_a_while(valkey: Valkey, va
 
 
 def test_running_tasks_are_reported_until_the_worker_leaves(valkey: Valkey, valkey_url: str) -> None:
-    tasks, seen = Tasks("our-plugin"), list[str]()
+    tasks, seen = TaskRegistry("our-plugin"), list[str]()
 
     async def scenario() -> None:
         stop = asyncio.Event()
@@ -618,7 +618,7 @@ def test_a_worker_goes_on_when_its_server_comes_back(tmp_path: Path) -> None:
     server.start()
     server.wait_ready(READY_S)
     ran: list[str] = []
-    tasks = Tasks()
+    tasks = TaskRegistry()
 
     def die_and_come_back() -> None:
         with connect(server.url) as client:
@@ -671,7 +671,7 @@ def test_a_stopping_worker_does_not_wait_for_an_unavailable_server(
         async with connect_async(url) as client:
             running = asyncio.create_task(
                 StreamWorker(
-                    url, KEYS, WATCHED.ref, Tasks(), FAST, registration=WorkerRegistration(client)
+                    url, KEYS, WATCHED.ref, TaskRegistry(), FAST, registration=WorkerRegistration(client)
                 ).run_forever(stop)
             )
             await until(lambda: caplog.text.count("does not respond") >= 2)
@@ -686,7 +686,7 @@ def test_a_worker_with_results_waits_for_an_unavailable_server_during_its_grace_
     server = EmbeddedValkey(tmp_path / "data", tmp_path)
     server.start()
     server.wait_ready(READY_S)
-    tasks, finished = Tasks(), asyncio.Event()
+    tasks, finished = TaskRegistry(), asyncio.Event()
 
     @tasks.task()
     async def last(job: LeasedJob) -> None:

@@ -20,7 +20,7 @@ from headrace.queue import maintenance as maintenance_module
 from headrace.queue.client import Client, QueueChange, SyncClient
 from headrace.queue.maintenance import Maintenance
 from headrace.queue.scripts import Stubs
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import TaskRegistry
 from headrace.valkey.blocking import KeyWaiter
 from headrace.valkey.connect import Valkey, connect, find_node
 from headrace.valkey.scripts import run
@@ -63,8 +63,8 @@ class Crew:
     hold: bool = False  # jobs run until `release` is set
     release: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def tasks(self) -> Tasks:
-        tasks = Tasks()
+    def tasks(self) -> TaskRegistry:
+        tasks = TaskRegistry()
 
         @tasks.task()
         async def work(job: LeasedJob) -> None:

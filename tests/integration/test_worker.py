@@ -18,7 +18,7 @@ from headrace.queue.client import Client, SyncClient
 from headrace.queue.registry import WorkerRegistration
 from headrace.queue.scripts import Records, Stubs
 from headrace.queue.state import QueueState, read_states
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import TaskRegistry
 from headrace.queue.worker_metrics import JOBS, WorkerMetrics
 from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import run
@@ -41,7 +41,7 @@ def valkey_url(any_valkey_url: str) -> str:
     return any_valkey_url
 
 
-async def work_until(url: str, tasks: Tasks, finished: asyncio.Event, options: WorkerOptions = FAST) -> None:
+async def work_until(url: str, tasks: TaskRegistry, finished: asyncio.Event, options: WorkerOptions = FAST) -> None:
     """Run a worker until a task sets the event, then let it stop by itself."""
     stop = asyncio.Event()
     async with Client(url) as client:
@@ -69,7 +69,7 @@ def test_sync_and_async_tasks_run_and_failures_are_retried(
         finished = asyncio.Event()
         loop = asyncio.get_running_loop()
         done: list[str] = []
-        tasks = Tasks()
+        tasks = TaskRegistry()
 
         def note(job: LeasedJob) -> None:
             done.append(job.id)
@@ -109,7 +109,7 @@ def test_a_job_of_an_unknown_task_waits_for_a_worker_that_has_it(
     attempts: list[int] = []
 
     async def scenario() -> None:
-        old, new, known, finished = Tasks(), Tasks(), asyncio.Event(), asyncio.Event()
+        old, new, known, finished = TaskRegistry(), TaskRegistry(), asyncio.Event(), asyncio.Event()
 
         @old.task("known")
         async def run_known(job: LeasedJob) -> None:
@@ -143,7 +143,7 @@ def test_a_job_of_a_task_that_no_worker_has_is_buried_in_the_end(
         SyncClient(valkey_url).enqueue(queue_ref, NewJob("unknown", max_attempts=1))
         stop = asyncio.Event()
         async with Client(valkey_url) as client:
-            worker = Worker(client, Tasks(), replace(FAST, unknown_for_s=0.001))
+            worker = Worker(client, TaskRegistry(), replace(FAST, unknown_for_s=0.001))
             running = asyncio.create_task(worker.run_forever(stop))
             await until(lambda: only_state(valkey).dead == 1)
             stop.set()
@@ -157,7 +157,7 @@ def test_a_job_of_a_task_that_no_worker_has_is_buried_in_the_end(
 def test_a_stopping_worker_finishes_what_it_holds(valkey: Valkey, valkey_url: str, queue_ref: QueueRef) -> None:
     async def scenario() -> None:
         started = asyncio.Event()
-        tasks = Tasks()
+        tasks = TaskRegistry()
 
         @tasks.task()
         async def slow(job: LeasedJob) -> None:
@@ -183,7 +183,7 @@ def test_heartbeats_keep_a_job_that_runs_longer_than_its_lease(
 
     async def scenario() -> None:
         finished = asyncio.Event()
-        tasks = Tasks()
+        tasks = TaskRegistry()
 
         @tasks.task()
         async def long(job: LeasedJob) -> None:
@@ -223,7 +223,7 @@ def test_a_job_whose_lease_was_lost_before_it_began_is_left_to_others(valkey: Va
 
     async def scenario() -> None:
         goes_on = asyncio.Event()
-        tasks = Tasks()
+        tasks = TaskRegistry()
 
         @tasks.task()
         async def work(job: LeasedJob) -> None:
@@ -255,7 +255,7 @@ def test_a_job_on_its_way_back_is_not_started(valkey: Valkey, valkey_url: str, m
 
     async def scenario() -> None:
         let_end, first, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        tasks = Tasks()
+        tasks = TaskRegistry()
         requeue = QueueShard.requeue
 
         async def requeue_after_end(shard: QueueShard, jobs: Sequence[LeasedJob]) -> Sequence[bool]:
@@ -297,7 +297,7 @@ def test_a_job_that_ends_during_the_last_report_is_not_left_to_its_lease(
     valkey: Valkey, valkey_url: str, queue_ref: QueueRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
-        tasks, stop, late_runs, acked = Tasks(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+        tasks, stop, late_runs, acked = TaskRegistry(), asyncio.Event(), asyncio.Event(), asyncio.Event()
         ack = QueueShard.ack
 
         async def ack_slowly(
@@ -337,7 +337,7 @@ def test_heartbeats_outlive_what_a_server_refuses_for_a_while(servers: Servers, 
     """A worker whose slots are all in use dequeues nothing: only its heartbeats are refused."""
     url = servers.url(EmbeddedValkey)
     runs, go_on = asyncio.Event(), asyncio.Event()
-    tasks = Tasks()
+    tasks = TaskRegistry()
 
     @tasks.task()
     async def long(job: LeasedJob) -> None:
@@ -385,7 +385,7 @@ def test_a_stopping_worker_does_not_wait_for_an_unavailable_server(
         stop = asyncio.Event()
         async with Client("redis://127.0.0.1:1/0") as client:
             registry = WorkerRegistration(client.redis)
-            running = asyncio.create_task(Worker(client, Tasks(), FAST, registry).run_forever(stop))
+            running = asyncio.create_task(Worker(client, TaskRegistry(), FAST, registry).run_forever(stop))
             await until(lambda: caplog.text.count("is not responding") >= 2)
             assert not running.done()  # it retries until it is stopped
             stop.set()
@@ -400,7 +400,7 @@ def test_a_worker_with_results_waits_for_an_unavailable_server_during_its_grace_
     server = EmbeddedValkey(tmp_path / "data", tmp_path)
     server.start()
     server.wait_ready(READY_S)
-    tasks, finished = Tasks(), asyncio.Event()
+    tasks, finished = TaskRegistry(), asyncio.Event()
 
     @tasks.task()
     async def last(job: LeasedJob) -> None:

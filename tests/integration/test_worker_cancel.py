@@ -18,7 +18,7 @@ from headrace.model.job import CancelReason, JobCancelled, JobState, LeasedJob, 
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.client import Client, SyncClient
 from headrace.queue.state import QueueState, read_states
-from headrace.queue.tasks import PROCESS, Tasks
+from headrace.queue.tasks import PROCESS, TaskRegistry
 from headrace.valkey.connect import Valkey
 from headrace.worker.options import WorkerOptions
 from headrace.worker.queue_worker import Worker
@@ -32,7 +32,7 @@ DEADLINE_S = 120.0
 
 
 @asynccontextmanager
-async def run_worker(url: str, tasks: Tasks, options: WorkerOptions = OPTIONS) -> AsyncGenerator[None]:
+async def run_worker(url: str, tasks: TaskRegistry, options: WorkerOptions = OPTIONS) -> AsyncGenerator[None]:
     stop = asyncio.Event()
     async with Client(url) as client:
         running = asyncio.create_task(Worker(client, tasks, options).run_forever(stop))
@@ -58,7 +58,7 @@ def test_an_async_task_is_cancelled(valkey: Valkey, valkey_url: str) -> None:
     ended: list[str] = []
 
     async def scenario() -> None:
-        tasks, started = Tasks(), asyncio.Event()
+        tasks, started = TaskRegistry(), asyncio.Event()
 
         @tasks.task()
         async def wait(job: LeasedJob) -> None:
@@ -90,7 +90,7 @@ def test_a_task_in_a_thread_ends_if_it_checks(valkey: Valkey, valkey_url: str, c
     seen: list[CancelReason | None] = []
 
     async def scenario() -> None:
-        tasks, started, go_on = Tasks(), threading.Event(), threading.Event()
+        tasks, started, go_on = TaskRegistry(), threading.Event(), threading.Event()
 
         @tasks.task()
         def work(job: LeasedJob) -> None:
@@ -123,7 +123,7 @@ def test_a_task_in_a_child_process_is_ended(valkey: Valkey, valkey_url: str, tmp
     pids = tmp_path / "pids"
 
     async def scenario() -> None:
-        tasks = Tasks()
+        tasks = TaskRegistry()
         tasks.task("hang", pool=PROCESS)(process_tasks.hang)
         with SyncClient(valkey_url) as client:
             client.enqueue(REF, NewJob("hang", str(pids).encode(), id="1"))
@@ -145,7 +145,7 @@ def test_a_task_that_exceeded_its_time_limit_sees_that(valkey: Valkey, valkey_ur
     ended = threading.Event()
 
     async def scenario() -> None:
-        tasks = Tasks()
+        tasks = TaskRegistry()
 
         @tasks.task(timeout_s=0.05)
         def work(job: LeasedJob) -> None:
@@ -171,7 +171,7 @@ def test_a_rolling_deployment_loses_no_job_and_no_attempt(valkey: Valkey, valkey
     jobs, attempts = 1000, Counter[int]()
 
     async def scenario() -> None:
-        old, new, finished = Tasks(), Tasks(), asyncio.Event()
+        old, new, finished = TaskRegistry(), TaskRegistry(), asyncio.Event()
 
         @new.task("new")
         async def run_new(job: LeasedJob) -> None:

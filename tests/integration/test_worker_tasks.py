@@ -17,7 +17,7 @@ from headrace.model.names import QueueRef
 from headrace.queue import keys
 from headrace.queue.client import Client, SyncClient
 from headrace.queue.state import read_states
-from headrace.queue.tasks import PROCESS, Tasks
+from headrace.queue.tasks import PROCESS, TaskRegistry
 from headrace.queue.worker_metrics import LOOP_LAG, WorkerMetrics
 from headrace.valkey.connect import Valkey
 from headrace.worker import heartbeat
@@ -34,7 +34,9 @@ OPTIONS = WorkerOptions(concurrency=2, lease_s=600.0, grace_s=60.0, retry_base_s
 class WorkerThread:
     """A worker whose event loop runs in a thread, so that the test sees what happens while a task blocks it."""
 
-    def __init__(self, url: str, tasks: Tasks, options: WorkerOptions, metrics: WorkerMetrics | None = None) -> None:
+    def __init__(
+        self, url: str, tasks: TaskRegistry, options: WorkerOptions, metrics: WorkerMetrics | None = None
+    ) -> None:
         self._stop = asyncio.Event()
         self._loop = asyncio.new_event_loop()
         self._client = Client(url)
@@ -60,8 +62,8 @@ class WorkerThread:
         assert not self.thread.is_alive()
 
 
-def make_tasks(release: threading.Event, attempts: list[int]) -> Tasks:
-    tasks = Tasks()
+def make_tasks(release: threading.Event, attempts: list[int]) -> TaskRegistry:
+    tasks = TaskRegistry()
 
     @tasks.task(timeout_s=0.05)
     def hang(job: LeasedJob) -> None:
@@ -136,7 +138,7 @@ def test_an_async_task_that_blocks_the_loop_costs_no_lease(
 ) -> None:
     monkeypatch.setattr(heartbeat, "MEASURE_EVERY_S", 0.01)
     monkeypatch.setattr(heartbeat, "BLOCKED_S", 0.01)
-    tasks, metrics = Tasks(), WorkerMetrics(["block"])
+    tasks, metrics = TaskRegistry(), WorkerMetrics(["block"])
 
     @tasks.task()
     async def block(job: LeasedJob) -> None:
@@ -160,7 +162,7 @@ def test_an_async_task_that_blocks_the_loop_costs_no_lease(
 
 
 def test_a_task_runs_in_a_child_process(valkey: Valkey, valkey_url: str, tmp_path: Path) -> None:
-    tasks = Tasks()
+    tasks = TaskRegistry()
     tasks.task(pool=PROCESS)(process_tasks.write_pid)
     with SyncClient(valkey_url) as client:
         client.enqueue(REF, NewJob("write_pid", str(tmp_path / "pid").encode(), id="1"))
@@ -174,7 +176,7 @@ def test_a_task_runs_in_a_child_process(valkey: Valkey, valkey_url: str, tmp_pat
 
 
 def test_a_function_that_no_child_can_import_is_refused_at_once(valkey_url: str) -> None:
-    tasks = Tasks()
+    tasks = TaskRegistry()
 
     @tasks.task(pool=PROCESS)
     def nested(job: LeasedJob) -> None:
@@ -187,4 +189,4 @@ def test_a_function_that_no_child_can_import_is_refused_at_once(valkey_url: str)
 
 def test_an_unknown_pool_is_refused() -> None:
     with pytest.raises(ValueError, match="Use one of: thread, process"):
-        Tasks().task(pool="fiber")
+        TaskRegistry().task(pool="fiber")

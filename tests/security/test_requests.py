@@ -27,7 +27,7 @@ from headrace.queue import keys
 from headrace.queue.client import Client, SyncClient
 from headrace.queue.registry import WorkerRegistration
 from headrace.queue.state import read_states
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import TaskRegistry
 from headrace.streams.watcher import Watcher, make_watched_group
 from headrace.worker.options import WorkerOptions
 from headrace.worker.queue_worker import Worker
@@ -64,7 +64,7 @@ def test_plugins_of_another_tenants_workers_stay_unknown(world: World) -> None:
 def test_the_plugin_that_ran_ones_own_jobs_is_known(world: World) -> None:
     """The test above would pass if plugins were never shown."""
     world.enqueue(OURS, 1)
-    tasks, found = Tasks("mail:1"), list[dict[str, str]]()
+    tasks, found = TaskRegistry("mail:1"), list[dict[str, str]]()
     reader = world.with_key(KeyScope("acme"), AccessLevel.READ)
 
     async def scenario() -> None:

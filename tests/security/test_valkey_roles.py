@@ -35,7 +35,7 @@ from headrace.queue.registry import WorkerRegistration, read_workers
 from headrace.queue.resync import resync_shard
 from headrace.queue.scripts import DeadFilter, Stubs, WarmCaps
 from headrace.queue.state import read_states
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import TaskRegistry
 from headrace.snapshot.store import SnapshotStore
 from headrace.valkey import streams
 from headrace.valkey.connect import Valkey, connect
@@ -194,7 +194,7 @@ def test_worker_runs_jobs_reports_and_maintains(server: AclValkey, admin: Valkey
     url = role_url(server, "worker")
 
     async def scenario() -> None:
-        finished, tasks, done = asyncio.Event(), Tasks(), list[str]()
+        finished, tasks, done = asyncio.Event(), TaskRegistry(), list[str]()
 
         @tasks.task()
         async def flaky(job: LeasedJob) -> None:

@@ -23,7 +23,7 @@ from headrace.queue.tasks import (
     RetryLater,
     Snooze,
     TaskFailure,
-    Tasks,
+    TaskRegistry,
 )
 from headrace.queue.validate import MAX_DELAY_MS
 from headrace.worker.core import UNKNOWN_TASK_MS, WorkerCore
@@ -67,7 +67,7 @@ def run_one(
 def run_task(task: RegisteredTask, *, max_attempts: int = 5, options: WorkerOptions | None = None) -> FakeSource:
     async def scenario() -> FakeSource:
         source = FakeSource("source", 1, max_attempts=max_attempts)
-        tasks = Tasks()
+        tasks = TaskRegistry()
         tasks.add(task)
         async with serve(WorkerCore(tasks, options or WorkerOptions()), source):
             await until(lambda: bool(source.reports))
@@ -236,7 +236,7 @@ def test_two_tasks_of_one_name_are_refused_with_their_places() -> None:
 
     def second(job: LeasedJob) -> None: ...
 
-    tasks = Tasks()
+    tasks = TaskRegistry()
     tasks.task("send")(first)
     lines = [function.__code__.co_firstlineno for function in (first, second)]
     with pytest.raises(ValueError, match=rf"named 'send': \S+:{lines[0]} and \S+test_task_decisions\.py:{lines[1]}\."):

@@ -20,7 +20,7 @@ from headrace.errors import QueueUnavailable
 from headrace.model.job import AttemptRecord, JobLeaseState, LeasedJob
 from headrace.model.names import QueueRef
 from headrace.queue.scripts import Deferral, LeasedJobs, Records
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import TaskRegistry
 from headrace.queue.worker_metrics import DEFER, RUN, WorkerMetrics
 from headrace.runtime.metrics import DurationHistogram
 from headrace.valkey.connect import Valkey
@@ -132,8 +132,8 @@ class FakeWait:
         pass
 
 
-def make_tasks(function: Callable[[LeasedJob], object] | None = None) -> Tasks:
-    tasks = Tasks()
+def make_tasks(function: Callable[[LeasedJob], object] | None = None) -> TaskRegistry:
+    tasks = TaskRegistry()
 
     @tasks.task()
     async def run(job: LeasedJob) -> None:

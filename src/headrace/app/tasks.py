@@ -10,8 +10,7 @@ from headrace.app.signature import locate
 from headrace.app.task import TASK_OPTION_NAMES, AsyncTask, SyncTask, Task, TaskOptions, TaskSettings
 from headrace.errors import TaskInvalid
 from headrace.model.names import find_name_problem
-from headrace.queue.tasks import POOLS, RegisteredTask
-from headrace.queue.tasks import Tasks as RegisteredTasks
+from headrace.queue.tasks import POOLS, RegisteredTask, TaskRegistry
 
 if TYPE_CHECKING:
     from headrace.app.headrace import Headrace
@@ -29,7 +28,7 @@ class TaskDecorator(Protocol):
     def __call__(self, function: Callable[P, T], /) -> SyncTask[P, T]: ...
 
 
-class Tasks(RegisteredTasks):
+class Tasks(TaskRegistry):
     """Tasks of one part of an application. `app.include(tasks)` adds them to an app."""
 
     def __init__(self, plugin: str = "", *, prefix: str = "") -> None:

@@ -13,7 +13,7 @@ import click
 from headrace.app.headrace import Headrace
 from headrace.app.tasks import Tasks
 from headrace.cli import Invocation
-from headrace.queue.tasks import Tasks as RegisteredTasks
+from headrace.queue.tasks import TaskRegistry
 from headrace.settings import Settings
 
 DEFAULT_VARIABLE = "tasks"
@@ -24,7 +24,7 @@ class LoadedApp:
     """The app of a command, and which of its tasks the command is about: usually all."""
 
     app: Headrace
-    tasks: RegisteredTasks
+    tasks: TaskRegistry
     settings: Settings  # those of the command, with the servers of the app
 
     def check(self) -> None:
@@ -56,7 +56,7 @@ def load_typed_app(target: str, invocation: Invocation) -> LoadedApp:
     return loaded
 
 
-def _find_object(target: str) -> RegisteredTasks:
+def _find_object(target: str) -> TaskRegistry:
     module_name, _, variable = target.partition(":")
     if not module_name or module_name.startswith("."):
         raise click.BadParameter(f"cannot load {target!r}: no module name. Use the form module:variable.")
@@ -66,7 +66,7 @@ def _find_object(target: str) -> RegisteredTasks:
         found: object = getattr(module, variable) if variable else _choose_variable(module)
     except (ImportError, AttributeError) as error:
         raise click.BadParameter(f"cannot load {target!r}: {error}. Use the form module:variable.") from error
-    if not isinstance(found, RegisteredTasks):
+    if not isinstance(found, TaskRegistry):
         raise click.BadParameter(
             f"{target!r} is a {type(found).__name__}, not a headrace.Headrace and not a headrace.Tasks."
         )
@@ -75,11 +75,11 @@ def _find_object(target: str) -> RegisteredTasks:
 
 def _choose_variable(module: ModuleType) -> object:
     """Return the one Headrace of a module, else its variable `tasks`, else its one Tasks."""
-    for kind in (Headrace, RegisteredTasks):
+    for kind in (Headrace, TaskRegistry):
         found = _list_variables(module, kind)
         if len({id(each) for each in found.values()}) == 1:
             return next(iter(found.values()))
-        if kind is RegisteredTasks and DEFAULT_VARIABLE in found:
+        if kind is TaskRegistry and DEFAULT_VARIABLE in found:
             return found[DEFAULT_VARIABLE]
         if found:
             raise click.BadParameter(_describe_several(module.__name__, kind.__name__, found))
@@ -88,7 +88,7 @@ def _choose_variable(module: ModuleType) -> object:
     )
 
 
-def _list_variables(module: ModuleType, kind: type[RegisteredTasks]) -> dict[str, RegisteredTasks]:
+def _list_variables(module: ModuleType, kind: type[TaskRegistry]) -> dict[str, TaskRegistry]:
     return {name: value for name, value in vars(module).items() if isinstance(value, kind)}
 
 

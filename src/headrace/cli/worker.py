@@ -44,7 +44,7 @@ from headrace.errors import HeadraceError, LifespanFailed
 from headrace.kinds import size
 from headrace.queue.client import Client
 from headrace.queue.registry import WorkerRegistration
-from headrace.queue.tasks import THREAD, Tasks
+from headrace.queue.tasks import THREAD, TaskRegistry
 from headrace.queue.worker_metrics import WorkerMetrics
 from headrace.runtime.loop import run_in_thread
 from headrace.settings import Settings, mask_secret
@@ -236,7 +236,9 @@ async def run_lifespan(loaded: LoadedApp, stop: asyncio.Event) -> AsyncGenerator
         yield
 
 
-def log_start(settings: Settings, tasks: Tasks, concurrency: int, processes: int, sources: Sequence[str]) -> None:
+def log_start(
+    settings: Settings, tasks: TaskRegistry, concurrency: int, processes: int, sources: Sequence[str]
+) -> None:
     """Log version, server, queues or streams, tasks and concurrency."""
     url = resolve_endpoints(settings, "redis").redis or ""
     log.info(

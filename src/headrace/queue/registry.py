@@ -13,7 +13,7 @@ from headrace.errors import NotPermitted
 from headrace.model.job import LeasedJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import TaskRegistry
 from headrace.runtime.loop import make_process_name
 from headrace.valkey.connect import AsyncValkey, Valkey, translate_errors
 
@@ -62,7 +62,7 @@ class WorkerRegistration:
             if len(self._served) > MAX_SERVED:
                 del self._served[next(iter(self._served))]
 
-    async def report(self, tasks: Tasks, running: Iterable[RunningTask]) -> None:
+    async def report(self, tasks: TaskRegistry, running: Iterable[RunningTask]) -> None:
         entry = {
             "plugin": tasks.plugin,
             "tasks": tasks.names(),

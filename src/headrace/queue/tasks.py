@@ -1,4 +1,4 @@
-"""Registration of task functions: `tasks = Tasks()`, then `@tasks.task()` on functions, sync or async."""
+"""Registration of task functions: `tasks = TaskRegistry()`, then `@tasks.task()` on functions, sync or async."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class RegisteredTask:
         return inspect.iscoroutinefunction(self.handler)
 
 
-class Tasks:
+class TaskRegistry:
     """The tasks that a worker can run, by name. `plugin` is the name of the artifact that provides them."""
 
     def __init__(self, plugin: str = "") -> None:

@@ -29,7 +29,7 @@ from headrace.model.job import CancelReason, JobLeaseState, LeasedJob
 from headrace.queue.job_context import running_job
 from headrace.queue.registry import RunningTask, WorkerRegistration
 from headrace.queue.scripts import MAX_EXCLUDED_TASKS, Deferral, LeasedJobs
-from headrace.queue.tasks import RegisteredTask, Tasks
+from headrace.queue.tasks import RegisteredTask, TaskRegistry
 from headrace.queue.worker_metrics import LOST, WorkerMetrics, WorkerStatus, find_oldest
 from headrace.runtime.backoff import Backoff
 from headrace.runtime.loop import is_cancelling
@@ -146,7 +146,7 @@ class SourceState:
 
 
 @dataclass(slots=True, eq=False)
-class RunningJob:
+class StartedJob:
     state: SourceState
     job: LeasedJob
     started_at_ms: int  # by the worker's clock
@@ -194,7 +194,7 @@ class WorkerCore:
 
     def __init__(
         self,
-        tasks: Tasks,
+        tasks: TaskRegistry,
         options: WorkerOptions,
         registration: WorkerRegistration | None = None,
         metrics: WorkerMetrics | None = None,
@@ -205,7 +205,7 @@ class WorkerCore:
         self._states: Sequence[SourceState] = ()  # empty until the sources are known
         self._waits: Sequence[IdleWait] = ()
         self._prefetched: deque[tuple[SourceState, LeasedJob]] = deque()  # leased, not started
-        self._running: dict[asyncio.Task[None], RunningJob] = {}
+        self._running: dict[asyncio.Task[None], StartedJob] = {}
         self._missing_tasks: dict[str, AbsentTask] = {}  # of jobs that were dequeued, but cannot run here
         self._outdated_tasks: set[str] = set()  # tasks that some jobs need newer code of
         self._completion_rate = CompletionRate()
@@ -418,7 +418,7 @@ class WorkerCore:
 
     def _start_prefetched(self) -> None:
         while self._prefetched and not self._is_stopping and len(self._running) < self._options.concurrency:
-            running = RunningJob(*self._prefetched.popleft(), time.time_ns() // 1_000_000)
+            running = StartedJob(*self._prefetched.popleft(), time.time_ns() // 1_000_000)
             task = asyncio.create_task(self._run_job(running))
             self._running[task] = running
             task.add_done_callback(self._on_job_done)
@@ -432,7 +432,7 @@ class WorkerCore:
 
     # Run
 
-    async def _run_job(self, running: RunningJob) -> None:
+    async def _run_job(self, running: StartedJob) -> None:
         state, job = running.state, running.job
         task = self._tasks.get(job.task)
         if task is None:

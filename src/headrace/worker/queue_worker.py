@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from headrace.queue.client import Client
 from headrace.queue.maintenance import Maintenance
 from headrace.queue.registry import WorkerRegistration
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import TaskRegistry
 from headrace.queue.worker_metrics import WorkerMetrics
 from headrace.worker.core import WorkerCore
 from headrace.worker.options import WorkerOptions
@@ -22,7 +22,7 @@ class Worker:
     def __init__(
         self,
         client: Client,
-        tasks: Tasks,
+        tasks: TaskRegistry,
         options: WorkerOptions,
         registration: WorkerRegistration | None = None,
         metrics: WorkerMetrics | None = None,

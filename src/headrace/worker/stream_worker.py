@@ -7,7 +7,7 @@ import asyncio
 
 from headrace.model.names import QueueRef
 from headrace.queue.registry import WorkerRegistration
-from headrace.queue.tasks import Tasks
+from headrace.queue.tasks import TaskRegistry
 from headrace.queue.worker_metrics import WorkerMetrics
 from headrace.streams.codec import StreamCodec
 from headrace.streams.keys import GroupKeys
@@ -26,7 +26,7 @@ class StreamWorker:
         url: str,
         keys: GroupKeys,
         ref: QueueRef,
-        tasks: Tasks,
+        tasks: TaskRegistry,
         options: WorkerOptions,
         codec: StreamCodec | None = None,
         registration: WorkerRegistration | None = None,

@@ -11,7 +11,7 @@ from functools import partial
 from typing import cast
 
 from headrace.model.job import AttemptRecord, CancelReason, LeasedJob
-from headrace.queue.tasks import PROCESS, RegisteredTask, Tasks
+from headrace.queue.tasks import PROCESS, RegisteredTask, TaskRegistry
 from headrace.worker.failures import TaskRaisedExit, TimeLimitExceeded
 from headrace.worker.processes import ProcessExecutor, check_handler
 from headrace.worker.threads import ThreadExecutor
@@ -27,7 +27,9 @@ class TaskRunner:
     """Runs up to `concurrency` functions outside of the event loop in each pool. Raises ValueError if a task of the
     process pool cannot be imported by its name."""
 
-    def __init__(self, tasks: Tasks, concurrency: int, max_hung_threads: int, process_memory: int | None) -> None:
+    def __init__(
+        self, tasks: TaskRegistry, concurrency: int, max_hung_threads: int, process_memory: int | None
+    ) -> None:
         for task in tasks.list_tasks():
             if task.pool == PROCESS:
                 check_handler(task.handler)
