@@ -29,10 +29,9 @@ class JobStatus(Enum):
     DONE = "done"
     EXPIRED = "its TTL was over"
     CANCELLED = "cancelled"
-    QUARANTINED = "quarantined: another job of its id was in Valkey when its turn came"
 
 
-ENDED = frozenset({JobStatus.DONE, JobStatus.EXPIRED, JobStatus.CANCELLED, JobStatus.QUARANTINED})
+ENDED = frozenset({JobStatus.DONE, JobStatus.EXPIRED, JobStatus.CANCELLED})
 IS_IN_VALKEY = {JobStatus.WAITING: ("ready", "scheduled"), JobStatus.RUNNING: ("running",), JobStatus.DEAD: ("dead",)}
 
 
@@ -162,7 +161,8 @@ class TiersTruth:
     def see(self, world: World) -> None:
         """Learn what happened since the last step, and refuse what must not."""
         self.now += 1
-        for number in {*world.warm, *world.rows, *world.dead, *world.quarantined}:
+        assert not world.quarantined, "no row is invalid"
+        for number in {*world.warm, *world.rows, *world.dead}:
             assert number in self.jobs, f"{number} came from nowhere"
         for job in self.jobs.values():
             self._see(job, world)
@@ -194,7 +194,6 @@ class TiersTruth:
             assert not row, f"{job} is in PostgreSQL"
         if warm and job.status in IS_IN_VALKEY:
             assert warm.state in IS_IN_VALKEY[job.status], f"{job} is {warm.state}"
-        assert (job.number in world.quarantined) == (job.status is JobStatus.QUARANTINED), f"{job}"
         if job.number in world.dead:
             assert job.status is JobStatus.DEAD, f"{job} is dead as well"
 
@@ -218,13 +217,7 @@ class TiersTruth:
             assert row.seq == job.row, f"{job} has another row"
         if warm or row:
             return
-        if job.number in world.quarantined:
-            assert job.row
-            assert not job.placed
-            assert job.new.id in world.list_used_ids(job.ref.environment), f"{job} was quarantined without need"
-            assert job.number not in world.warm, f"{job} was quarantined although it is in Valkey"
-            job.status = JobStatus.QUARANTINED
-        elif job.overdue:
+        if job.overdue:
             job.status = JobStatus.EXPIRED
             self._count(job, Op.EXPIRE)
         else:

@@ -44,7 +44,7 @@ from headrace.cold.mover_metrics import MoverMetrics
 from headrace.cold.placed import PlacedRows
 from headrace.cold.settings import SettingsRestorer
 from headrace.cold.shares import ROUND_INTERVAL_S, ShareRoundRunner
-from headrace.cold.store import CounterDelta, compute_removal, make_id_token
+from headrace.cold.store import CounterDelta, compute_removal
 from headrace.cold.tiers import Tiers
 from headrace.cold.valkey_losses import ValkeyLossDetector
 from headrace.errors import (
@@ -55,7 +55,7 @@ from headrace.errors import (
     QueueUnavailable,
     WrongDatabase,
 )
-from headrace.model.job import has_generated_form, make_job_id
+from headrace.model.job import make_job_id
 from headrace.model.names import QueueRef, find_name_problem
 from headrace.postgres.connect import IDLE_IN_TRANSACTION_S, Connection
 from headrace.queue import keys
@@ -110,7 +110,6 @@ class RefillBatch:
     expired: list[ColdRow] = field(default_factory=list[ColdRow])
     quarantined: list[tuple[ColdRow, str]] = field(default_factory=list[tuple[ColdRow, str]])  # row, reason
     id_in_use: list[ColdRow] = field(default_factory=list[ColdRow])  # another job has the id; to be tried again
-    id_elsewhere: list[ColdRow] = field(default_factory=list[ColdRow])  # the same, and that is a job of another queue
     full: bool = False  # some rows did not fit
     valkey_epoch: int | None = None
 
@@ -118,7 +117,7 @@ class RefillBatch:
     def handled(self) -> set[int]:
         """Return the numbers of the rows that must not be claimed again."""
         quarantined = (row for row, _ in self.quarantined)
-        return {row.seq for row in (*self.placed, *self.expired, *quarantined, *self.id_in_use, *self.id_elsewhere)}
+        return {row.seq for row in (*self.placed, *self.expired, *quarantined, *self.id_in_use)}
 
     def quarantine(self, row: ColdRow, reason: str) -> None:
         self.quarantined.append((row, reason))
@@ -132,8 +131,6 @@ class RefillBatch:
                 self.expired.append(row)
             elif answer == RefillResult.ID_IN_USE:
                 self.id_in_use.append(row)
-            elif answer == RefillResult.ID_OF_OTHER_QUEUE:
-                self.id_elsewhere.append(row)
             else:
                 self.placed.append(row)
 
@@ -620,7 +617,7 @@ class Mover:
             if not rows:
                 return None
             batch = self._place_rows(ref, rows, state.now_ms + LOCK_VALID_MS)
-            counters = self._delete_rows(conn, ref, queue_id, batch, state.now_ms, is_immediate=is_immediate)
+            counters = self._delete_rows(conn, queue_id, batch, state.now_ms, is_immediate=is_immediate)
         self._record_placed(ref, rows, batch, counters, is_immediate=is_immediate)
         return batch
 
@@ -693,14 +690,14 @@ class Mover:
         return self._tokens[self._stubs.find_shard(ref)]
 
     def _delete_rows(
-        self, conn: Connection, ref: QueueRef, queue_id: int, batch: RefillBatch, now_ms: float, *, is_immediate: bool
+        self, conn: Connection, queue_id: int, batch: RefillBatch, now_ms: float, *, is_immediate: bool
     ) -> ColdCounters | None:
         """Do step 4 without the commit. Placed rows stay unless their copy is safe at once; rows whose id is in use
         wait in PostgreSQL. Return the counters; None if no row was changed."""
         placed, counters = batch.placed if is_immediate else [], None
-        if postponed := self._find_postponed(conn, ref, queue_id, batch):
+        if batch.id_in_use:
             due_ms = now_ms + ID_RETRY_MS
-            counters = self._store.postpone(conn, queue_id, postponed, due_ms, batch.valkey_epoch)
+            counters = self._store.postpone(conn, queue_id, batch.id_in_use, due_ms, batch.valkey_epoch)
         if not placed and not batch.expired and not batch.quarantined:
             return counters
         if not is_immediate:
@@ -716,22 +713,6 @@ class Mover:
         removal, ids = compute_removal(removed, **counts), [row["job_id"] for row in removed]
         return self._store.update_counters(conn, queue_id, *removal, valkey_epoch=batch.valkey_epoch, deleted_ids=ids)
 
-    def _find_postponed(self, conn: Connection, ref: QueueRef, queue_id: int, batch: RefillBatch) -> list[ColdRow]:
-        """Return the rows that wait until their id is free. Of the others whose id is in use, the id was generated:
-        they are the same job, enqueued twice at once, and are quarantined. An id that jobs of two queues have was
-        chosen, and is stored as such."""
-        rows = [*batch.id_elsewhere, *batch.id_in_use]
-        if not rows:
-            return []
-        known = self._store.find_ids(conn, ref.environment, [row.job_id for row in rows])
-        chosen = [row.job_id for row in batch.id_elsewhere if row.job_id not in known]
-        self._store.put_ids(conn, queue_id, chosen, make_id_token())
-        same = [row for row in batch.id_in_use if row.job_id not in known and has_generated_form(row.job_id)]
-        for row in same:
-            batch.quarantine(row, "a job with this id is already in Valkey")
-            batch.id_in_use.remove(row)
-        return [*batch.id_elsewhere, *batch.id_in_use]
-
     def _leave_cold_mode(self, ref: QueueRef, queue_id: int, state: RefillState) -> None:
         """End cold mode if no row waits: close the epoch while spills are blocked, then reopen the queue in Valkey."""
         if not state.cold_mode or not state.may_leave_cold:
@@ -744,7 +725,7 @@ class Mover:
             counters: ColdCounters | None = None
             if rows := self._store.claim_unplaced(conn, queue_id, most, state.bytes, placed):
                 batch = self._place_rows(ref, rows, state.now_ms + LOCK_VALID_MS)
-                counters = self._delete_rows(conn, ref, queue_id, batch, state.now_ms, is_immediate=is_immediate)
+                counters = self._delete_rows(conn, queue_id, batch, state.now_ms, is_immediate=is_immediate)
                 placed += [row.seq for row in batch.placed]
             if closes := not self._store.claim_unplaced(conn, queue_id, 1, 1, placed):
                 epoch = batch.valkey_epoch or state.valkey_epoch or None

@@ -141,7 +141,7 @@ class RefillResult:
     valkey_epoch: int
     answers: Sequence[int]  # one of the codes below per row; shorter than the rows if the last ones did not fit
 
-    PLACED, PLACED_BEFORE, ID_IN_USE, ID_OF_OTHER_QUEUE, EXPIRED = 1, 0, -1, -2, 2
+    PLACED, PLACED_BEFORE, ID_IN_USE, EXPIRED = 1, 0, -1, 2
 
 
 class IdChange(NamedTuple):

@@ -6,8 +6,8 @@
 --            env, queue, warm caps of the queue (jobs, bytes), byte cap of the shard (0: none), id of the PostgreSQL,
 --            then for each row: its number, J, body, payload bytes, enqueued ms, due ms, priority, expires ms ('':
 --            never), max attempts, 1 if it counts as delayed in PostgreSQL, else 0
--- Returns    {epoch of the queue, answers}. An answer per row: 1 (placed), 0 (placed before), -1 (its id is in use), -2
---            (a job of another queue has its id), 2 (its TTL has passed); rows that found no room have none
+-- Returns    {epoch of the queue, answers}. An answer per row: 1 (placed), 0 (placed before), -1 (its id is in use), 2
+--            (its TTL has passed); rows that found no room have none
 -- Errors     FENCED: another mover was elected, or the lock may have ended. WRONGDB: jobs of the shard are in another
 --            PostgreSQL. POISON <number>: this row is invalid. Nothing is written in these cases.
 local E, Q = ARGV[5], ARGV[6]
@@ -70,13 +70,13 @@ local function place_row(row, J, body, size, enqueued, due, priority, expires, m
   if added[J] then return -1 end
   queue.in_flight[#queue.in_flight + 1] = J
   if not redis.call('SET', body_key(EJ), body, 'NX') then
-    local stored_body, stored_Q = redis.call('GET', body_key(EJ)), redis.call('HGET', job_key(EJ), 'Q') or Q
-    if stored_body == body and stored_Q == Q then
-      -- The same job: a script that failed had placed it, completely or in part.
+    local stored_body, v = redis.call('GET', body_key(EJ)), redis.call('HMGET', job_key(EJ), 'Q', 'enqueued')
+    if stored_body == body and (v[1] or Q) == Q and (v[2] or enqueued) == enqueued then
+      -- The same job, not an equal one: a script that failed had placed it, completely or in part.
       mark_for_repair(queue.name)
       if is_complete(EJ) then return 0 end
     elseif stored_body ~= DEAD_IN_POSTGRES then
-      return stored_Q == Q and -1 or -2
+      return -1
     end
     redis.call('SET', body_key(EJ), body) -- it was incomplete, or dead and redriven in PostgreSQL
     redis.call('HDEL', job_key(EJ), 'expires', 'deferred_since', 'cancel') -- if a script failed before it deleted them
