@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.joinpath("docs").rglob("*.md"), *ROOT.joinpath("tests").rglob("README.md")])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *ROOT.joinpath("docs").rglob("*.md"),
+        *(page for folder in ("examples", "tests") for page in ROOT.joinpath(folder).rglob("README.md")),
+    ]
+)
 FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
