@@ -22,7 +22,7 @@ from headrace.app.codec import (
     JsonByName,
     SeveralFormats,
     Undecodable,
-    encode_named,
+    find_encoder,
     list_formats,
 )
 from headrace.app.signature import TaskSignature, locate
@@ -195,7 +195,7 @@ class WrappedArguments:
         self._changed = {name_format(each, self.name): each for each in list_formats(inner)}
 
     def encode_named(self, arguments: Mapping[str, Any]) -> tuple[str, bytes]:
-        name, body = encode_named(self._codec, self._inner, arguments)
+        name, body = find_encoder(self._codec, self._inner)(arguments)
         if len(body) <= self._above:
             return name, body
         return name_format(name, self.name), self.wrap(body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cached_property
 from typing import Any, NoReturn, Protocol, Union, runtime_checkable
@@ -78,12 +78,17 @@ def list_formats(codec: Codec) -> tuple[str, ...]:
     return getattr(codec, "formats", None) or (codec.name,)
 
 
-def encode_named(codec: Codec, prepared: ArgumentCodec, arguments: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Return the name of the format that the arguments are stored in, and the encoded arguments. Raises
-    ArgumentsInvalid."""
+NamedEncoder = Callable[[Mapping[str, Any]], tuple[str, bytes]]
+"""Returns the name of the format that arguments are stored in, and the encoded arguments. Raises ArgumentsInvalid."""
+
+
+def find_encoder(codec: Codec, prepared: ArgumentCodec) -> NamedEncoder:
+    """Return what encodes the arguments of a task. Found once, since the check of a protocol takes longer than to
+    encode."""
     if isinstance(prepared, SeveralFormats):
-        return prepared.encode_named(arguments)
-    return codec.name, prepared.encode(arguments)
+        return prepared.encode_named
+    name = codec.name
+    return lambda arguments: (name, prepared.encode(arguments))
 
 
 class Json:

@@ -23,7 +23,7 @@ T_co = TypeVar("T_co", covariant=True)
 SHORTEST_POLL_S, LONGEST_POLL_S = 0.01, 0.25
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class JobHandle(Generic[T_co]):
     """A job by its id."""
 

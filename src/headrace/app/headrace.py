@@ -438,8 +438,6 @@ def _group(outgoing: Sequence[Outgoing]) -> dict[QueueRef, list[int]]:
 
 def _warn_on_loop(level: int) -> None:
     """Warn if an event loop runs. `level` is the number of frames up to the caller."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
+    if asyncio._get_running_loop() is None:  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        return  # `get_running_loop` would raise, which takes longer
     warnings.warn("`enqueue` blocks the running event loop. Use `await aenqueue`.", RuntimeWarning, stacklevel=level)

@@ -6,11 +6,11 @@ import asyncio
 import copy
 import functools
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast
 
-from headrace.app.codec import ArgumentCodec, Codec, encode_named, is_blocking
+from headrace.app.codec import ArgumentCodec, Codec, NamedEncoder, find_encoder, is_blocking
 from headrace.app.duration import Seconds, count_ms_until, to_ms
 from headrace.app.execution import TaskExecution
 from headrace.app.middleware import Middleware
@@ -91,7 +91,7 @@ class TaskSettings:
     retry_max_s: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # not frozen: that would take twice as long to create
 class JobSpec(Generic[T_co]):
     """A job that is not enqueued yet: a task with checked arguments, and options. Pass it to `enqueue_many`."""
 
@@ -100,7 +100,7 @@ class JobSpec(Generic[T_co]):
     body: bytes  # the encoded arguments
     codec: str
     options: JobOptions
-    id: str = field(default_factory=make_job_id)
+    id: str
 
     @property
     def delay_ms(self) -> int:
@@ -125,7 +125,9 @@ class Task(Generic[P, T_co]):
         self.signature = TaskSignature(function, name)
         self._tasks = tasks
         self._options: JobOptions = {}
-        self._prepared: list[ArgumentCodec] = []  # 0 or 1 element; shared with the copies that `using` makes
+        self._prepared: list[
+            tuple[ArgumentCodec, NamedEncoder]
+        ] = []  # 0 or 1 element; shared with the copies that `using` makes
         self.execution = TaskExecution(self)
         if settings.external and settings.pool == PROCESS:
             raise TaskInvalid(f"Task {name!r} ({locate(function)}) is external: it has no pool.")
@@ -152,8 +154,12 @@ class Task(Generic[P, T_co]):
 
     def prepare_codec(self) -> ArgumentCodec:
         """Return the codec of the arguments. Raises TaskInvalid."""
+        return self._prepare()[0]
+
+    def _prepare(self) -> tuple[ArgumentCodec, NamedEncoder]:
         if not self._prepared:
-            self._prepared.append(self.codec.prepare(self.signature))
+            codec = self.codec.prepare(self.signature)
+            self._prepared.append((codec, find_encoder(self.codec, codec)))
         return self._prepared[0]
 
     @property
@@ -193,11 +199,11 @@ class Task(Generic[P, T_co]):
                 "Nothing was written."
             )
         arguments = self.signature.bind(args, kwargs)
-        name, body = encode_named(self.codec, self.prepare_codec(), arguments)
+        encode = self._prepare()[1]
+        name, body = encode(arguments)
         options = self._options
-        if "id" in options:
-            return JobSpec(self, arguments, body, name, options, options["id"])
-        return JobSpec(self, arguments, body, name, options)
+        job_id = options["id"] if "id" in options else make_job_id()
+        return JobSpec(self, arguments, body, name, options, job_id)
 
     def using(self, **options: Unpack[JobOptions]) -> Self:
         """Return this task with other options: `send.using(delay=5).enqueue(...)`. Raises TypeError for an unknown
