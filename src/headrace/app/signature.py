@@ -78,10 +78,14 @@ class TaskSignature:
         self._required = frozenset(each.name for each, _ in kinds if each.default is REQUIRED)
 
     def _find_raw(self) -> bool:
-        """Return whether the only parameter is annotated as LeasedJob: the function takes the job as it is."""
+        """Return whether the function takes the job as it is: its only parameter is annotated as LeasedJob, or is named
+        `job` and has neither annotation nor default, like in releases before 0.5."""
         if len(self.parameters) != 1:
             return False
-        annotation = next(iter(self.parameters.values())).annotation
+        parameter = next(iter(self.parameters.values()))
+        annotation = parameter.annotation
+        if annotation is parameter.empty:
+            return parameter.name == "job" and parameter.default is parameter.empty
         if isinstance(annotation, str):  # may not be resolvable yet
             return annotation.strip("'\"").rpartition(".")[2] == LeasedJob.__name__
         return annotation is LeasedJob
