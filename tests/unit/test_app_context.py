@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import warnings
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 
 import pytest
@@ -178,3 +180,20 @@ def test_a_task_in_a_thread_runs_coroutines_on_the_loop_of_the_worker() -> None:
         assert isinstance((await run_job(on_loop.job())).error, RuntimeError)
 
     asyncio.run(main())
+
+
+def test_a_lifespan_that_fails_in_a_child_process_leaves_no_event_loop() -> None:
+    @asynccontextmanager
+    async def lifespan(app: Headrace) -> AsyncGenerator[None]:
+        if app.state is None:
+            raise ValueError("no database")
+        yield
+
+    app = Headrace(lifespan=lifespan)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no database"):
+            app.start_in_child()
+    left = [each for each in threading.enumerate() if each.name == "headrace-loop"]
+    for each in left:
+        each.join(30)
+    assert not any(each.is_alive() for each in left)

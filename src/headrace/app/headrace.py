@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from headrace.app.codec import Codec, Json
-from headrace.app.context import current_running, find_env, parse_env, use_env
+from headrace.app.context import current_running, find_env, parse_env, run_on_loop, use_env
 from headrace.app.dependencies import Provider, SharedValues
 from headrace.app.duration import to_ms
 from headrace.app.handle import JobHandle
@@ -53,7 +53,7 @@ class AppRuntime:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the event loop, from another thread."""
         assert self.loop is not None
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+        return run_on_loop(coroutine, self.loop)
 
 
 class Headrace(Tasks):
@@ -339,9 +339,13 @@ class Headrace(Tasks):
         with self._child_lock:
             if self._runtime is None or self._runtime_pid != os.getpid() or self._runtime.loop is None:
                 loop = asyncio.new_event_loop()
-                threading.Thread(target=loop.run_forever, name="headrace-loop", daemon=True).start()
+                threading.Thread(target=_run_loop, args=[loop], name="headrace-loop", daemon=True).start()
                 stack = self.run_lifespan()
-                asyncio.run_coroutine_threadsafe(stack.__aenter__(), loop).result()
+                try:
+                    run_on_loop(stack.__aenter__(), loop)
+                except BaseException:  # the next job tries again, with another loop
+                    loop.call_soon_threadsafe(loop.stop)
+                    raise
 
                 def close() -> None:
                     asyncio.run_coroutine_threadsafe(stack.__aexit__(None, None, None), loop).result(timeout=5)
@@ -389,6 +393,14 @@ class Headrace(Tasks):
 
 
 NOTHING = nullcontext()
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Run an event loop until it is stopped, then close it."""
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 @lru_cache(1024)

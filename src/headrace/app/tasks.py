@@ -38,7 +38,7 @@ class Tasks(TaskRegistry):
         self.prefix = prefix
         self.app: Headrace | None = None
         self.typed: dict[str, Task[Any, Any]] = {}  # by name, without aliases
-        self._registered: dict[str, RegisteredTask] | None = None  # None: not built since a task was added
+        self._registered: dict[str, RegisteredTask] = {}  # by name and alias; built when they are needed
 
     @overload  # type: ignore[override]
     def task(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> AsyncTask[P, T]: ...  # pyright: ignore[reportOverlappingOverload]
@@ -93,7 +93,7 @@ class Tasks(TaskRegistry):
                     f"There are two tasks named {name!r}: {locate(other.function)} and {locate(task.function)}."
                 )
         self.typed[task.name] = task
-        self._registered = None
+        self._registered = {}
 
     # What the worker asks for
 
@@ -101,28 +101,39 @@ class Tasks(TaskRegistry):
         return list(self.typed.values())
 
     def list_tasks(self) -> list[RegisteredTask]:
-        return list(self._get_registered().values())
+        """Return the tasks that can run here, by name and alias. Raises TaskInvalid."""
+        return [self._register_name(task, name) for task, name in self._list_runnable()]
 
     def names(self) -> list[str]:
-        return sorted(self._get_registered())
+        return sorted(name for _, name in self._list_runnable())
 
     def get(self, name: str) -> RegisteredTask | None:
-        return self._get_registered().get(name)
+        """Return the task of this name or alias, or None. Raises TaskInvalid if it cannot run. Other tasks do not
+        matter: a worker may import a module with an invalid one while it runs."""
+        found = self._registered.get(name)
+        if found is None:
+            task = next((each for each, own in self._list_runnable() if own == name), None)
+            found = None if task is None else self._register_name(task, name)
+        return found
 
-    def _get_registered(self) -> dict[str, RegisteredTask]:
-        """Return the tasks that can run here, by name and alias. Raises TaskInvalid."""
-        if self._registered is None:
-            self._registered = {
-                name: task.execution.register(name)
-                for task in self.list_typed()
-                if not task.settings.external
-                for name in (task.name, *task.settings.aliases)
-            }
-        return self._registered
+    def _list_runnable(self) -> list[tuple[Task[Any, Any], str]]:
+        """Return the tasks that are not external, with each of their names."""
+        return [
+            (task, name)
+            for task in self.list_typed()
+            if not task.settings.external
+            for name in (task.name, *task.settings.aliases)
+        ]
+
+    def _register_name(self, task: Task[Any, Any], name: str) -> RegisteredTask:
+        found = self._registered.get(name)
+        if found is None:
+            found = self._registered[name] = task.execution.register(name)
+        return found
 
     def forget_registered(self) -> None:
         """Build the tasks again on the next use: what they depend on has changed."""
-        self._registered = None
+        self._registered = {}
         for task in self.list_typed():
             task.execution.reset()
 
