@@ -80,13 +80,12 @@ class JobHandle(Generic[T_co]):
         pause_s, deadline = SHORTEST_POLL_S, _compute_deadline(timeout)
         while True:
             last = _get_last(self.attempts())
-            if last is None:
-                state = self.state()
-                if not _is_pending(state):  # it may have ended between the two reads
-                    last = _get_last(self.attempts())
-                    return self._conclude(last, None if last else self.info())
-            else:
+            if last is not None and last.state == DONE:
                 return self._conclude(last, None)
+            state = self.state()
+            if not _is_pending(state):  # it may have ended between the two reads; if it is pending, it was redriven
+                last = _get_last(self.attempts())
+                return self._conclude(last, None if last else self.info())
             self._check_deadline(deadline, state)
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.5, LONGEST_POLL_S)
@@ -97,13 +96,12 @@ class JobHandle(Generic[T_co]):
         pause_s, deadline = SHORTEST_POLL_S, _compute_deadline(timeout)
         while True:
             last = _get_last(await self.aattempts())
-            if last is None:
-                state = await self.astate()
-                if not _is_pending(state):
-                    last = _get_last(await self.aattempts())
-                    return self._conclude(last, None if last else await self.ainfo())
-            else:
+            if last is not None and last.state == DONE:
                 return self._conclude(last, None)
+            state = await self.astate()
+            if not _is_pending(state):  # it may have ended between the two reads; if it is pending, it was redriven
+                last = _get_last(await self.aattempts())
+                return self._conclude(last, None if last else await self.ainfo())
             self._check_deadline(deadline, state)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, LONGEST_POLL_S)

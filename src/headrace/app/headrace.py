@@ -31,6 +31,7 @@ from headrace.errors import ArgumentsInvalid, NoEnvironment
 from headrace.model.envelope import JSON_CODEC, Envelope
 from headrace.model.job import NewJob
 from headrace.model.names import EnvRef, QueueRef
+from headrace.queue.validate import check_jobs, check_queue
 from headrace.settings import Settings, find_settings_file, load_settings
 
 if TYPE_CHECKING:
@@ -234,7 +235,8 @@ class Headrace(Tasks):
     def enqueue_many(self, jobs: Sequence[JobSpec[T]]) -> list[JobHandle[T]]:
         """Enqueue up to 10,000 jobs, in one call per queue. Return a handle for each, in the same order.
 
-        If a queue refuses its jobs, the error is raised; jobs of other queues of this call may have been accepted."""
+        Nothing is written if a job is invalid. If a queue refuses its jobs, for example because it is full, the error
+        is raised; jobs of other queues of this call may have been accepted."""
         _warn_on_loop(3)
         return self._send(jobs)
 
@@ -245,8 +247,7 @@ class Headrace(Tasks):
     def _send(self, specs: Sequence[JobSpec[T]]) -> list[JobHandle[T]]:
         outgoing = [self._make_outgoing(spec) for spec in specs]
         with self._sending(specs, outgoing):
-            for ref, numbers in _group(outgoing).items():
-                jobs = [_make_job(specs[number], outgoing[number].flow, outgoing[number].headers) for number in numbers]
+            for ref, numbers, jobs in self._make_calls(specs, outgoing):
                 for number, accepted in zip(numbers, self.transport.enqueue_many(ref, jobs), strict=True):
                     outgoing[number].accepted = accepted
         return [self._make_handle(*each) for each in zip(specs, outgoing, strict=True)]
@@ -254,11 +255,25 @@ class Headrace(Tasks):
     async def _asend(self, specs: Sequence[JobSpec[T]]) -> list[JobHandle[T]]:
         outgoing = [self._make_outgoing(spec) for spec in specs]
         with self._sending(specs, outgoing):
-            for ref, numbers in _group(outgoing).items():
-                jobs = [_make_job(specs[number], outgoing[number].flow, outgoing[number].headers) for number in numbers]
+            for ref, numbers, jobs in self._make_calls(specs, outgoing):
                 for number, accepted in zip(numbers, await self.transport.aenqueue_many(ref, jobs), strict=True):
                     outgoing[number].accepted = accepted
         return [self._make_handle(*each) for each in zip(specs, outgoing, strict=True)]
+
+    def _make_calls(
+        self, specs: Sequence[JobSpec[Any]], outgoing: Sequence[Outgoing]
+    ) -> list[tuple[QueueRef, list[int], list[NewJob]]]:
+        """Return for each queue the numbers of its jobs, and the jobs. The jobs of several queues are checked here: an
+        invalid one refuses the whole call. Raises ArgumentsInvalid, ValueError, InvalidJob and InvalidName."""
+        calls = [
+            (ref, numbers, [_make_job(specs[each], outgoing[each].flow, outgoing[each].headers) for each in numbers])
+            for ref, numbers in _group(outgoing).items()
+        ]
+        if len(calls) > 1:  # a single call is checked by the transport
+            for ref, _, jobs in calls:
+                check_queue(ref)
+                check_jobs(jobs, self.settings.queue.max_payload)
+        return calls
 
     def make_job(self, spec: JobSpec[Any]) -> tuple[QueueRef, NewJob]:
         """Return the queue of a job, and the job as it is enqueued, without middleware. Raises NoEnvironment."""
