@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.app.duration import Seconds, to_seconds
+from headrace.app.duration import Seconds, is_integer, to_seconds
 from headrace.queue.validate import MAX_ATTEMPTS
 from headrace.runtime.backoff import Backoff
 
@@ -29,9 +29,9 @@ class Retry:
     delay: Callable[[Exception, int], float | None] | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.attempts <= MAX_ATTEMPTS:
-            raise ValueError(f"Retry(attempts={self.attempts}) is out of range: 1 to {MAX_ATTEMPTS}.")
-        if to_seconds(self.base) < 0 or to_seconds(self.longest) < 0 or self.factor < 1:
+        if not is_integer(self.attempts) or not 1 <= self.attempts <= MAX_ATTEMPTS:
+            raise ValueError(f"Retry(attempts={self.attempts}) is no integer from 1 to {MAX_ATTEMPTS}.")
+        if not (to_seconds(self.base) >= 0 and to_seconds(self.longest) >= 0 and self.factor >= 1):  # also NaN
             raise ValueError("Retry needs a base and a longest delay of at least 0, and a factor of at least 1.")
 
     def choose_delay_s(self, error: BaseException, attempt: int) -> float | None:

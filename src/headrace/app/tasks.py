@@ -6,11 +6,14 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
+from headrace.app.duration import Seconds, is_integer, to_seconds
+from headrace.app.retry import Retry
 from headrace.app.signature import locate
 from headrace.app.task import TASK_OPTION_NAMES, AsyncTask, SyncTask, Task, TaskOptions, TaskSettings
 from headrace.errors import TaskInvalid
 from headrace.model.names import find_name_problem
 from headrace.queue.tasks import POOLS, RegisteredTask, TaskRegistry
+from headrace.queue.validate import MAX_DELAY_MS, MAX_PRIORITY
 
 if TYPE_CHECKING:
     from headrace.app.headrace import Headrace
@@ -57,6 +60,11 @@ class Tasks(TaskRegistry):
         TaskInvalid, and ValueError for a name that is taken."""
         if callable(function):
             return self._register(function, None, options)
+        if function is not None and not isinstance(function, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TaskInvalid(
+                f"A {type(function).__name__} cannot be a task. Register a function at the top level of a module, or a "
+                "static method."
+            )
         name = function
         if "name" in options:  # a keyword in earlier releases
             name = cast(str, cast(dict[str, Any], options).pop("name"))
@@ -69,10 +77,15 @@ class Tasks(TaskRegistry):
     def _register(self, function: Callable[..., Any], name: str | None, options: TaskOptions) -> Task[Any, Any]:
         if unknown := options.keys() - TASK_OPTION_NAMES:
             raise TypeError(f"There is no option {min(unknown)!r}. Options: {', '.join(sorted(TASK_OPTION_NAMES))}.")
+        name = name or getattr(function, "__name__", None)
+        if name is None:
+            raise TaskInvalid(f"The task {function!r} has no name. Give it one: task('name').")
+        full_name = ".".join(filter(None, (self.prefix, name)))
         settings = make_settings(options)
         if settings.pool not in POOLS:
             raise ValueError(f"There is no pool {settings.pool!r}. Use one of: {', '.join(POOLS)}.")
-        full_name = ".".join(filter(None, (self.prefix, name or function.__name__)))
+        if problem := find_settings_problem(settings):
+            raise TaskInvalid(f"Task {full_name!r} ({locate(function)}): {problem}")
         for each in (full_name, *settings.aliases):
             if problem := find_name_problem(each):
                 raise TaskInvalid(f"The task name {each!r} ({locate(function)}) {problem}.")
@@ -145,6 +158,21 @@ def make_settings(options: TaskOptions) -> TaskSettings:
     given = dict(options)
     timeout_s = given.pop("timeout_s", None)
     given.setdefault("timeout", timeout_s)
+    if isinstance(given.get("aliases"), str):
+        raise TypeError("`aliases` needs a list of names, not a text.")
     for name in ("aliases", "middleware"):
         given[name] = tuple(cast(Any, given.get(name, ())))
     return TaskSettings(**cast(Any, given))
+
+
+def find_settings_problem(settings: TaskSettings) -> str | None:
+    """Return why no job of a task with these settings could be enqueued or run; None: they are valid."""
+    for name in ("timeout", "ttl", "result_ttl"):
+        duration: Seconds | None = getattr(settings, name)
+        if duration is not None and not 0 < to_seconds(duration) * 1000 <= MAX_DELAY_MS:
+            return f"{name}={duration!r} is out of range: more than 0 and at most {MAX_DELAY_MS // 1000} seconds."
+    if not is_integer(settings.priority) or abs(settings.priority) > MAX_PRIORITY:
+        return f"priority={settings.priority!r} is no integer from {-MAX_PRIORITY} to {MAX_PRIORITY}."
+    if settings.retry is not None and not isinstance(settings.retry, Retry):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return f"retry={settings.retry!r} is no Retry."
+    return None
