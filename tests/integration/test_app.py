@@ -211,7 +211,7 @@ def test_an_invalid_job_of_several_queues_refuses_the_whole_call(
     def work() -> None:
         """Do nothing."""
 
-    jobs = [work.using(queue="first").job(), work.using(queue="second", **options).job()]
+    jobs = [work.using(queue="first").job(), work.using(queue="second").using(**options).job()]
     with pytest.raises((HeadraceError, ValueError)):
         asyncio.run(app.aenqueue_many(jobs)) if is_async else app.enqueue_many(jobs)
     assert app.handle(jobs[0].id).state() is None

@@ -197,3 +197,27 @@ def test_a_lifespan_that_fails_in_a_child_process_leaves_no_event_loop() -> None
     for each in left:
         each.join(30)
     assert not any(each.is_alive() for each in left)
+
+
+def test_a_worker_that_ends_leaves_the_state_of_another_one() -> None:
+    count = 0
+
+    @asynccontextmanager
+    async def lifespan(app: Headrace) -> AsyncGenerator[int]:
+        nonlocal count
+        count += 1
+        yield count
+
+    async def run(app: Headrace) -> list[object]:
+        states: list[object] = []
+        first, second = app.run_lifespan(), app.run_lifespan()
+        await first.__aenter__()
+        await second.__aenter__()
+        await first.__aexit__(None, None, None)
+        states.append(app.state)
+        shared = app.runtime.shared
+        await second.__aexit__(None, None, None)
+        assert app.runtime.shared is not shared
+        return [*states, app.state]
+
+    assert asyncio.run(run(Headrace(lifespan=lifespan))) == [2, None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -143,7 +143,7 @@ def print_nothing() -> None:
     """Do nothing."""
 
 
-@pytest.mark.parametrize("given", [classmethod(print_nothing), 5, partial(print_nothing)])
+@pytest.mark.parametrize("given", [classmethod(cast(Any, print_nothing)), 5, partial(print_nothing)])
 def test_what_is_no_function_with_a_name_is_refused(given: Any) -> None:
     with pytest.raises(TaskInvalid):
         Headrace().task(given)

@@ -142,14 +142,16 @@ class RunningJob:
 def run_on_loop(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
     """Run a coroutine on the event loop of another thread, and wait for it. Raises TaskRaisedExit for SystemExit and
     KeyboardInterrupt: they would end the loop, and this thread would wait forever."""
+    return asyncio.run_coroutine_threadsafe(convert_exits(coroutine), loop).result()
 
-    async def run() -> T:
-        try:
-            return await coroutine
-        except (SystemExit, KeyboardInterrupt) as error:
-            raise TaskRaisedExit(f"The task raised {type(error).__name__}: {error}") from error
 
-    return asyncio.run_coroutine_threadsafe(run(), loop).result()
+async def convert_exits(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine as an asyncio task of its own. Raises TaskRaisedExit for SystemExit and KeyboardInterrupt, which
+    would end the event loop."""
+    try:
+        return await coroutine
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise TaskRaisedExit(f"The task raised {type(error).__name__}: {error}") from error
 
 
 current_running: ContextVar[RunningJob | None] = ContextVar("headrace_running_job", default=None)

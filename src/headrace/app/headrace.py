@@ -9,7 +9,15 @@ import threading
 import warnings
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
+from contextvars import copy_context
 from dataclasses import replace
 from functools import lru_cache
 from multiprocessing import util as multiprocessing_util
@@ -50,6 +58,9 @@ class AppRuntime:
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self.loop = loop
         self.shared = SharedValues()
+        self.pid = os.getpid()
+        self.state: Any = None
+        """What the lifespan has yielded."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the event loop, from another thread."""
@@ -98,8 +109,9 @@ class Headrace(Tasks):
         self._settings = settings
         self._has_settings = settings is not None
         self._included: list[Tasks] = []
-        self._runtime: AppRuntime | None = None
-        self._runtime_pid = 0
+        self._running: list[AppRuntime] = []  # of the workers that run, the last started last
+        self._idle_runtime: AppRuntime | None = None  # while none runs
+        self._idle_state: Any = None
         self._child_lock = threading.Lock()
 
     @property
@@ -318,41 +330,47 @@ class Headrace(Tasks):
 
     @property
     def runtime(self) -> AppRuntime:
-        """What the jobs of this process share."""
-        if self._runtime is None or self._runtime_pid != os.getpid():
-            try:
-                loop = asyncio.get_running_loop()
-            except RuntimeError:
-                loop = None
-            self._runtime, self._runtime_pid = AppRuntime(loop), os.getpid()
-        return self._runtime
+        """What the jobs of this process share: of several workers, that of the running event loop, or the last one."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        if running := self._list_running():
+            return next((each for each in reversed(running) if each.loop is loop), running[-1])
+        if self._idle_runtime is None or self._idle_runtime.pid != os.getpid():
+            self._idle_runtime = AppRuntime(loop)
+        return self._idle_runtime
+
+    def _list_running(self) -> list[AppRuntime]:
+        """Return the runtimes of the workers of this process, not of the one that it was forked from."""
+        return [each for each in self._running if each.pid == os.getpid()]
 
     @asynccontextmanager
     async def run_lifespan(self) -> AsyncGenerator[None]:
-        """Run the lifespan, and close shared values after it. A worker does so around its jobs."""
-        outer = self._runtime, self._runtime_pid, self.state  # of a job that runs another one inline, in tests
-        self._runtime, self._runtime_pid = AppRuntime(asyncio.get_running_loop()), os.getpid()
-        runtime = self._runtime
+        """Run the lifespan, and close shared values after it. A worker does so around its jobs. With several workers in
+        a process, `state` is that of the last one that still runs."""
+        runtime = AppRuntime(asyncio.get_running_loop())
+        if not self._list_running():
+            self._idle_state = self.state
+        self._running.append(runtime)
         self.is_stopping = False
         try:
-            if self._lifespan is None:
-                try:
-                    yield
-                finally:
-                    await runtime.shared.close()
-            else:
-                async with self._lifespan(self) as self.state:
-                    try:
-                        yield
-                    finally:
-                        await runtime.shared.close()
+            async with AsyncExitStack() as stack:
+                if self._lifespan is not None:
+                    self.state = await stack.enter_async_context(self._lifespan(self))
+                runtime.state = self.state
+                runtime.shared.context = copy_context()
+                stack.push_async_callback(runtime.shared.close)
+                yield
         finally:
-            self._runtime, self._runtime_pid, self.state = outer
+            self._running.remove(runtime)
+            running = self._list_running()
+            self.state = running[-1].state if running else self._idle_state
 
     def start_in_child(self) -> AppRuntime:
         """Start an event loop in a thread of this child process, and run the lifespan on it, at the first job."""
         with self._child_lock:
-            if self._runtime is None or self._runtime_pid != os.getpid() or self._runtime.loop is None:
+            if not self._list_running():
                 loop = asyncio.new_event_loop()
                 threading.Thread(target=_run_loop, args=[loop], name="headrace-loop", daemon=True).start()
                 stack = self.run_lifespan()

@@ -207,8 +207,8 @@ class Task(Generic[P, T_co]):
         if "delay" in options and "at" in options:
             raise TypeError("Give `delay` or `at`, not both.")
         for name in ("priority", "max_attempts"):
-            if name in options and not is_integer(options[name]):
-                raise TypeError(f"The option {name!r} needs an integer, not {options[name]!r}.")
+            if not is_integer(value := options.get(name, 0)):
+                raise TypeError(f"The option {name!r} needs an integer, not {value!r}.")
         merged = {**self._options, **options}
         for given, other in (("delay", "at"), ("at", "delay")):
             if given in options:
