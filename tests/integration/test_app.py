@@ -26,7 +26,7 @@ from headrace import (
     unique_id,
 )
 from headrace.app.task import JobOptions
-from headrace.errors import HeadraceError, JobFailed
+from headrace.errors import HeadraceError, JobFailed, ResultUnknown
 from headrace.queue.client import SyncClient
 
 ENV = "acme/shop/prod"
@@ -257,3 +257,14 @@ def test_a_worker_that_fails_leaves_its_caller_uncancelled(valkey_url: str) -> N
         return task.cancelling()
 
     assert asyncio.run(run()) == 0
+
+
+def test_a_result_that_does_not_match_its_annotation_is_unknown(app: Headrace) -> None:
+    @app.task(result_ttl=60)
+    def work() -> int:
+        return "text"  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+
+    handle = work.enqueue()
+    asyncio.run(run_all(app))
+    with pytest.raises(ResultUnknown, match="does not match"):
+        handle.result(0)

@@ -124,9 +124,14 @@ class JobHandle(Generic[T_co]):
         if last is not None and last.state == DONE:
             if last.value is None:
                 raise ResultUnknown(f"Job {self.id} is done, but {last.missing}.")
-            if self.task is None:
-                return _decode_json(last.value)
-            return self.task.prepare_codec().decode_result(last.value)
+            try:
+                if self.task is None:
+                    return _decode_json(last.value)
+                return self.task.prepare_codec().decode_result(last.value)
+            except ValueError as error:
+                raise ResultUnknown(
+                    f"Job {self.id} is done, but its result does not match the annotation of its task: {error}"
+                ) from error
         if last is not None:
             message = f"Job {self.id} failed after {last.attempt} attempts: {last.error_class}: {last.error}"
             raise JobFailed(message, error=last.traceback, attempts=last.attempt)

@@ -25,8 +25,8 @@ class Retry:
     jitter: bool = True  # True: the delay is random between 0 and the longest, so that jobs do not retry together
     never: tuple[type[Exception], ...] = ()  # errors that bury the job at once
     only: tuple[type[Exception], ...] = (Exception,)  # any other error buries the job at once
-    # Given the error and the number of the failed attempt, returns the delay in seconds; None: bury the job.
-    delay: Callable[[Exception, int], float | None] | None = None
+    # Given the error and the number of the failed attempt, returns the delay; None: bury the job.
+    delay: Callable[[Exception, int], Seconds | None] | None = None
 
     def __post_init__(self) -> None:
         if not is_integer(self.attempts) or not 1 <= self.attempts <= MAX_ATTEMPTS:
@@ -39,7 +39,8 @@ class Retry:
         if isinstance(error, self.never) or not (isinstance(error, self.only) or not isinstance(error, Exception)):
             return None
         if self.delay is not None and isinstance(error, Exception):
-            return self.delay(error, attempt)
+            chosen = self.delay(error, attempt)
+            return None if chosen is None else to_seconds(chosen)
         backoff = Backoff(to_seconds(self.base), self.factor, to_seconds(self.longest))
         longest_s = backoff.full_delay_s(attempt)
         return random.uniform(0, longest_s) if self.jitter else longest_s
