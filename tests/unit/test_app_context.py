@@ -12,7 +12,7 @@ from contextvars import ContextVar
 import pytest
 
 from headrace import Headrace, QueueRef, current_env, current_job
-from headrace.errors import NoEnvironment, NoJob
+from headrace.errors import ArgumentsInvalid, NoEnvironment, NoJob
 from headrace.testing import run_job
 
 mark: ContextVar[str] = ContextVar("mark", default="none")
@@ -221,3 +221,17 @@ def test_a_worker_that_ends_leaves_the_state_of_another_one() -> None:
         return [*states, app.state]
 
     assert asyncio.run(run(Headrace(lifespan=lifespan))) == [2, None]
+
+
+def test_headers_are_valid_text() -> None:
+    app = Headrace(env="acme/shop/prod")
+
+    @app.task
+    def work() -> None:
+        """Do nothing."""
+
+    with app.testing() as jobs:
+        for value in ("\ud800", 5):
+            with pytest.raises(ArgumentsInvalid, match="header 'trace'"):
+                work.using(headers={"trace": value}).enqueue()  # pyright: ignore[reportArgumentType]
+        assert jobs.all() == []

@@ -455,6 +455,12 @@ def _make_job(spec: JobSpec[Any], flow: str, headers: Mapping[str, str] | None) 
     for name, value in headers.items() if headers else ():
         if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ArgumentsInvalid(f"The header {name!r} of a job must be text. Nothing was written.")
+        try:
+            (name + value).encode()
+        except UnicodeEncodeError as error:  # no server and no API could show the job
+            raise ArgumentsInvalid(
+                f"The header {name!r} of a job is not valid Unicode. Nothing was written."
+            ) from error
     has_envelope = bool(headers) or spec.codec != JSON_CODEC
     ttl = options.get("ttl", task.settings.ttl)
     return NewJob(
