@@ -96,3 +96,8 @@ def look_for_job(job: LeasedJob) -> None:
         write(job.payload.decode(), current_job().task)
     except NoJob:
         write(job.payload.decode(), "no job")
+
+
+@app.task(pool="process", retry=Retry(attempts=1))
+async def leave() -> None:
+    raise SystemExit(3)

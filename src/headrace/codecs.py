@@ -22,6 +22,7 @@ from headrace.app.codec import (
     JsonByName,
     SeveralFormats,
     Undecodable,
+    describe_invalid,
     find_encoder,
     list_formats,
 )
@@ -92,8 +93,8 @@ class PydanticArguments(JsonByName):
         try:
             return decoder.validate_json(bytes(value), strict=self._strict)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            raise Undecodable(f"{first['msg']} - at `{_format_path(name, first['loc'])}`") from error
+            message, path = describe_invalid(error)
+            raise Undecodable(f"{message} - at `$.{name}{path}`") from None  # its text contains values
 
     def _dump(self, arguments: Mapping[str, Any]) -> bytes:
         parts = {
@@ -114,10 +115,6 @@ class PydanticArguments(JsonByName):
     @cached_property
     def _result_adapter(self) -> Any:
         return self._make_adapter("the result", self._signature.result_annotation)
-
-
-def _format_path(name: str, places: tuple[int | str, ...]) -> str:
-    return f"$.{name}" + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in places)
 
 
 class Zlib:

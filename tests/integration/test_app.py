@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from uuid import UUID, uuid4
 
@@ -23,6 +25,9 @@ from headrace import (
     current_job,
     unique_id,
 )
+from headrace.app.task import JobOptions
+from headrace.errors import HeadraceError, JobFailed, ResultUnknown
+from headrace.queue.client import SyncClient
 
 ENV = "acme/shop/prod"
 
@@ -195,3 +200,71 @@ def test_tasks_with_long_names_do_not_share_unique_ids(app: Headrace) -> None:
 
     assert unique_id(first.job(1)) == unique_id(first.job(1))
     assert unique_id(first.job(1)) != unique_id(second.job(1))
+
+
+@pytest.mark.parametrize("options", [{"priority": 1000}, {"at": datetime(2030, 1, 1)}, {"id": "a\nb"}])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_invalid_job_of_several_queues_refuses_the_whole_call(
+    app: Headrace, options: JobOptions, is_async: bool
+) -> None:
+    @app.task
+    def work() -> None:
+        """Do nothing."""
+
+    jobs = [work.using(queue="first").job(), work.using(queue="second").using(**options).job()]
+    with pytest.raises((HeadraceError, ValueError)):
+        asyncio.run(app.aenqueue_many(jobs)) if is_async else app.enqueue_many(jobs)
+    assert app.handle(jobs[0].id).state() is None
+
+
+def test_the_result_of_a_job_that_was_redriven_is_that_of_its_new_run(app: Headrace) -> None:
+    runs: list[int] = []
+
+    @app.task(retry=Retry(attempts=1), result_ttl=60)
+    def work() -> int:
+        runs.append(1)
+        if len(runs) == 1:
+            raise ValueError("broken")
+        return len(runs)
+
+    handle = work.enqueue()
+    asyncio.run(run_all(app))
+    with pytest.raises(JobFailed):
+        handle.result(0)
+    assert handle.queue is not None
+    with SyncClient(app.settings.redis.url or "") as client:
+        assert client.redrive(handle.queue) == 1
+    with pytest.raises(TimeoutError):
+        handle.result(0)
+    with pytest.raises(TimeoutError):
+        asyncio.run(handle.aresult(0))
+    asyncio.run(run_all(app))
+    assert handle.result(0) == 2
+
+
+def test_a_worker_that_fails_leaves_its_caller_uncancelled(valkey_url: str) -> None:
+    @asynccontextmanager
+    async def lifespan(app: Headrace) -> AsyncGenerator[None]:
+        if app.state is None:
+            raise ValueError("no database")
+        yield
+
+    async def run() -> int:
+        with pytest.raises(ValueError, match="no database"):
+            await Headrace(valkey_url, lifespan=lifespan).worker().run_until_idle()
+        task = asyncio.current_task()
+        assert task is not None
+        return task.cancelling()
+
+    assert asyncio.run(run()) == 0
+
+
+def test_a_result_that_does_not_match_its_annotation_is_unknown(app: Headrace) -> None:
+    @app.task(result_ttl=60)
+    def work() -> int:
+        return "text"  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+
+    handle = work.enqueue()
+    asyncio.run(run_all(app))
+    with pytest.raises(ResultUnknown, match="does not match"):
+        handle.result(0)

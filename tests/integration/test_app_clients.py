@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 from headrace import Headrace, JobState
 from headrace.app.clients import ServerTransport
 from headrace.errors import ServiceUnavailable
+from headrace.queue.client import Client
 
 ENV = "acme/shop/prod"
 LONGEST_S = 120
@@ -78,6 +80,14 @@ def test_an_event_loop_that_ends_without_a_close_does_not_disturb_the_next(sende
             return await send()
 
     assert [asyncio.run(send_and_close()) for _ in range(3)] == [True] * 3
+
+
+def test_connections_of_event_loops_that_have_ended_are_not_kept(sender: Sender) -> None:
+    for _ in range(20):
+        assert asyncio.run(sender.send.aenqueue("ann")).accepted
+    gc.collect()
+    clients = [each for each in gc.get_objects() if type(each) is Client]
+    assert len(clients) <= 2
 
 
 def test_closed_connections_are_opened_again(sender: Sender) -> None:

@@ -89,3 +89,15 @@ def test_the_context_of_a_job_does_not_leak_to_the_next_one(tmp_path: Path) -> N
     app.transport.enqueue_many(QUEUE, [second])
     asyncio.run(run_all())
     assert read_lines(path)[-1] == "no job"
+
+
+def test_an_async_function_that_raises_an_exit_does_not_block_its_child_process(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    left = tasks.leave.enqueue()
+    tasks.record_async.enqueue(str(path))
+    asyncio.run(asyncio.wait_for(run_all(), 60))
+    info = left.info()
+    assert info is not None
+    assert info.state is JobState.DEAD
+    assert "SystemExit: 3" in (info.error or "")
+    assert len(read_lines(path)) == 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -16,7 +18,7 @@ import pydantic
 import pytest
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from headrace import Bury, Headrace, Json, LeasedJob, QueueRef, Renamed
+from headrace import Bury, Headrace, Json, LeasedJob, QueueRef, Renamed, unique_id
 from headrace.app.codec import Codec, Undecodable, UnknownArguments
 from headrace.app.signature import TaskSignature
 from headrace.codecs import Offload, Pydantic, Zlib
@@ -192,6 +194,13 @@ class TestEvolution:
     def test_a_mistyped_argument_is_undecodable_with_its_path(self, codec: Codec) -> None:
         with pytest.raises(Undecodable, match=r"\$\.value\[1\]\.price"):
             prepare(list[Item], codec).decode(b'{"value":[{"sku":"a","price":"1"},{"sku":"b","price":"x"}]}')
+
+    def test_the_error_of_a_model_has_its_path_and_no_values(self, codec: Codec) -> None:
+        secret = "-".join(["4111", "1111"])
+        body = json.dumps({"value": {"name": "Ann", "born": secret}}).encode()
+        with pytest.raises(Undecodable, match=r"born.*\$\.value|\$\.value\.born") as raised:
+            prepare(Person, codec).decode(body)
+        assert secret not in "".join(traceback.format_exception(raised.value))
 
     def test_an_unknown_argument_waits_for_newer_code(self, codec: Codec) -> None:
         with pytest.raises(UnknownArguments, match="dry_run"):
@@ -404,3 +413,28 @@ def test_ids_of_jobs_are_text_in_arguments_and_results() -> None:
     assert arguments == {"job_id": job_id, "anything": [job_id]}
     assert type(arguments["job_id"]) is str
     assert codec.decode_result(codec.encode_result(job_id)) == job_id
+
+
+def test_a_long_value_is_not_repeated_in_an_error() -> None:
+    with pytest.raises(ArgumentsInvalid) as raised:
+        prepare(Any, Json()).encode({"value": ("x" * 10_000,)})
+    assert len(str(raised.value)) < 500
+
+
+@pytest.mark.parametrize("codec", [Json(), Pydantic()], ids=["json", "pydantic"])
+def test_equal_arguments_share_a_unique_id(codec: Codec) -> None:
+    app = Headrace(codec=codec)
+
+    @app.task
+    def work(prices: dict[str, int], names: set[str]) -> None:
+        """Do nothing."""
+
+    names = ["ann", "bob", "cat", "dan", "eve"]
+    ids = {
+        unique_id(work.job({"tea": 1, "milk": 2}, set(names))),
+        unique_id(work.job({"milk": 2, "tea": 1}, {*names[::-1]})),
+    }
+    assert len(ids) == 1
+    for per in (0, -1, 0.0001):
+        with pytest.raises(ValueError, match="per"):
+            unique_id(work.job({}, set()), per=per)

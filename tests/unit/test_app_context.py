@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import warnings
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 
 import pytest
 
 from headrace import Headrace, QueueRef, current_env, current_job
-from headrace.errors import NoEnvironment, NoJob
+from headrace.errors import ArgumentsInvalid, NoEnvironment, NoJob
 from headrace.testing import run_job
 
 mark: ContextVar[str] = ContextVar("mark", default="none")
@@ -178,3 +180,58 @@ def test_a_task_in_a_thread_runs_coroutines_on_the_loop_of_the_worker() -> None:
         assert isinstance((await run_job(on_loop.job())).error, RuntimeError)
 
     asyncio.run(main())
+
+
+def test_a_lifespan_that_fails_in_a_child_process_leaves_no_event_loop() -> None:
+    @asynccontextmanager
+    async def lifespan(app: Headrace) -> AsyncGenerator[None]:
+        if app.state is None:
+            raise ValueError("no database")
+        yield
+
+    app = Headrace(lifespan=lifespan)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="no database"):
+            app.start_in_child()
+    left = [each for each in threading.enumerate() if each.name == "headrace-loop"]
+    for each in left:
+        each.join(30)
+    assert not any(each.is_alive() for each in left)
+
+
+def test_a_worker_that_ends_leaves_the_state_of_another_one() -> None:
+    count = 0
+
+    @asynccontextmanager
+    async def lifespan(app: Headrace) -> AsyncGenerator[int]:
+        nonlocal count
+        count += 1
+        yield count
+
+    async def run(app: Headrace) -> list[object]:
+        states: list[object] = []
+        first, second = app.run_lifespan(), app.run_lifespan()
+        await first.__aenter__()
+        await second.__aenter__()
+        await first.__aexit__(None, None, None)
+        states.append(app.state)
+        shared = app.runtime.shared
+        await second.__aexit__(None, None, None)
+        assert app.runtime.shared is not shared
+        return [*states, app.state]
+
+    assert asyncio.run(run(Headrace(lifespan=lifespan))) == [2, None]
+
+
+def test_headers_are_valid_text() -> None:
+    app = Headrace(env="acme/shop/prod")
+
+    @app.task
+    def work() -> None:
+        """Do nothing."""
+
+    with app.testing() as jobs:
+        for value in ("\ud800", 5):
+            with pytest.raises(ArgumentsInvalid, match="header 'trace'"):
+                work.using(headers={"trace": value}).enqueue()  # pyright: ignore[reportArgumentType]
+        assert jobs.all() == []

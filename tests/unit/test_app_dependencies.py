@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
 
-from headrace import Depends, Headrace, Shared, current_job
+from headrace import Depends, EnvRef, Headrace, Middleware, RunningJob, Shared, current_job
+from headrace.app.context import find_env
 from headrace.errors import TaskInvalid
 from headrace.testing import Outcome, run_job
 
@@ -368,3 +369,71 @@ def test_a_task_of_the_process_pool_runs_in_tests_without_a_process() -> None:
     for task in (work, work_async):
         assert run(cast(Any, task).job()).value == "connection"
     assert app.uses_processes
+
+
+def test_a_shared_value_belongs_to_no_job() -> None:
+    app = Headrace()
+    seen: list[EnvRef | None] = []
+
+    async def batcher() -> str:
+        async def flush() -> None:
+            seen.append(find_env())
+
+        await asyncio.create_task(flush())
+        return "batcher"
+
+    @app.task
+    async def work(batcher: str = Shared(batcher)) -> None:
+        seen.append(find_env())
+
+    asyncio.run(run_job(work.job(), env="acme/shop/prod"))
+    assert seen == [None, EnvRef("acme", "shop", "prod")]
+
+
+def test_a_shared_provider_that_raises_an_exit_fails_the_attempt() -> None:
+    app = Headrace(env=ENV)
+
+    async def leave() -> str:
+        raise SystemExit(3)
+
+    @app.task
+    async def work(value: str = Shared(leave)) -> None:
+        """Do nothing."""
+
+    outcome = asyncio.run(run_job(work.job()))
+    assert "SystemExit: 3" in str(outcome.error)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_function_that_middleware_calls_again_has_values_of_its_own(is_async: bool) -> None:
+    class Repeat(Middleware):
+        async def running(self, job: RunningJob, call_next: Callable[[], Awaitable[object]]) -> object:
+            with suppress(ValueError):
+                return await call_next()
+            return await call_next()
+
+    app = Headrace(env=ENV, middleware=[Repeat()])
+    steps: list[str] = []
+
+    def session() -> Generator[list[str]]:
+        own = ["open"]
+        try:
+            yield own
+        finally:
+            own[:] = ["closed"]
+
+    def record(session: list[str]) -> None:
+        steps.extend(session)
+        if len(steps) == 1:
+            raise ValueError("once")
+
+    @app.task
+    async def work(session: list[str] = Depends(session)) -> None:  # noqa: B008
+        record(session)
+
+    @app.task
+    def work_in_thread(session: list[str] = Depends(session)) -> None:  # noqa: B008
+        record(session)
+
+    assert asyncio.run(run_job((work if is_async else work_in_thread).job())).state == "done"
+    assert steps == ["open", "open"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import pytest
 
-from headrace import Headrace, Tasks
+from headrace import Headrace, Retry, Tasks
 from headrace.errors import TaskInvalid, TaskNotBound
 from headrace.worker.task_runner import TaskRunner
 
@@ -116,3 +117,52 @@ def test_a_local_function_cannot_run_in_a_child_process() -> None:
     declare(app, pool="process")
     with pytest.raises(ValueError, match="child process"):
         TaskRunner(app, 1, 1, None)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"timeout": 0},
+        {"timeout": float("nan")},
+        {"ttl": -1},
+        {"result_ttl": 0},
+        {"result_ttl": float("inf")},
+        {"priority": 101},
+        {"priority": True},
+        {"retry": 5},
+    ],
+)
+def test_options_with_which_no_job_could_run_are_refused(options: Any) -> None:
+    app = Headrace()
+    with pytest.raises(TaskInvalid, match=rf"Task 'work' .*: {next(iter(options))}="):
+        app.task("work", **options)(print_nothing)
+    assert not app.names()
+
+
+def print_nothing() -> None:
+    """Do nothing."""
+
+
+@pytest.mark.parametrize("given", [classmethod(cast(Any, print_nothing)), 5, partial(print_nothing)])
+def test_what_is_no_function_with_a_name_is_refused(given: Any) -> None:
+    with pytest.raises(TaskInvalid):
+        Headrace().task(given)
+
+
+def test_aliases_are_a_list() -> None:
+    with pytest.raises(TypeError, match="aliases"):
+        Headrace().task("work", aliases="former")(print_nothing)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("value", [True, 1.5, "1", None])
+@pytest.mark.parametrize("name", ["priority", "max_attempts"])
+def test_options_of_jobs_that_need_integers_accept_nothing_else(name: str, value: Any) -> None:
+    task = Headrace().task(print_nothing)
+    with pytest.raises(TypeError, match=name):
+        task.using(**{name: value})  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("options", [{"attempts": True}, {"attempts": 2.5}, {"base": float("nan")}])
+def test_a_retry_policy_has_numbers_that_make_sense(options: Any) -> None:
+    with pytest.raises(ValueError, match="Retry"):
+        Retry(**options)

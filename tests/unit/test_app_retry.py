@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
@@ -120,3 +121,7 @@ def test_outcomes_of_one_attempt() -> None:
         assert (await run_job(work.job("snooze"), attempt=5)).state == "snoozed"
 
     asyncio.run(main())
+
+
+def test_a_function_may_return_a_timedelta() -> None:
+    assert Retry(delay=lambda _error, attempt: timedelta(minutes=attempt)).choose_delay_s(ValueError(), 2) == 120

@@ -96,11 +96,19 @@ class ServerTransport:
         loop = asyncio.get_running_loop()
         client = self._async.get(loop)
         if client is None:
+            self._drop_closed_loops()
             settings = self._read_settings()
             url = resolve_endpoints(settings, "redis").redis
             client = Client(url, build_queue_options(settings), build_tiers(settings))
             self._async[loop] = client
         return client
+
+    def _drop_closed_loops(self) -> None:
+        """Forget the clients of event loops that have ended without `aclose`, as those of `asyncio.run` do. A client
+        refers to its loop, so a weak reference to the loop is not enough."""
+        for loop in list(self._async):
+            if loop.is_closed() and (client := self._async.pop(loop, None)) is not None:
+                client.abandon()
 
     def enqueue_many(self, ref: QueueRef, jobs: Sequence[NewJob]) -> list[bool]:
         return self.get_client().enqueue_many(ref, jobs)

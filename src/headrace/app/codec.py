@@ -15,6 +15,8 @@ from headrace.app.signature import ArgumentSpec, TaskSignature, locate
 from headrace.errors import ArgumentsInvalid, TaskInvalid
 from headrace.model.envelope import JSON_CODEC
 
+MAX_SHOWN_CHARS = 100  # of a value in an error
+
 
 class UnknownArguments(Exception):
     """The payload has arguments that the function does not have. Newer code may have them."""
@@ -134,7 +136,8 @@ class JsonArguments:
             is_typed = name in self._typed if name in self._signature.arguments else self._has_typed_extra
             if not is_typed and decoded[name] != value:
                 raise self._refuse(
-                    f"{name} is {value!r} and would arrive as {decoded[name]!r}. Annotate the parameter with its type"
+                    f"{name} is {_shorten(value)} and would arrive as {_shorten(decoded[name])}. Annotate the "
+                    "parameter with its type"
                 )
 
     def _dump(self, arguments: Mapping[str, Any]) -> bytes:
@@ -278,6 +281,11 @@ def is_untyped(annotation: Any) -> bool:
     return any(is_untyped(each) for each in typing.get_args(annotation))
 
 
+def _shorten(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
+
+
 def _has_nan(value: Any) -> bool:
     """Return whether a value contains a number that JSON cannot represent."""
     if isinstance(value, float):
@@ -311,8 +319,28 @@ def _decode_model(kind: type, value: Any) -> Any:
     validate = getattr(kind, "model_validate", None)
     if validate is None:
         raise TypeError(f"a {kind.__qualname__} cannot be read from JSON")
-    return validate(value)
+    try:
+        return validate(value)
+    except ValueError as error:
+        if not hasattr(error, "errors"):
+            raise
+        # Without the error of pydantic, whose text contains values.
+        message, path = describe_invalid(error)
+        raise ValueError(f"{message} (in {kind.__qualname__}, at `{path or '.'}`)") from None
+
+
+def describe_invalid(error: Any) -> tuple[str, str]:
+    """Return the message and the path of the first problem in a ValidationError of pydantic, without values."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return first["msg"], "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])
+
+
+def encode_sorted(value: object) -> bytes:
+    """Return JSON that is the same for equal values: members of objects and elements of sets are sorted. Raises
+    TypeError and ValueError."""
+    return _sorting_encoder.encode(value)
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_encode_model, decimal_format="string")
+_sorting_encoder = msgspec.json.Encoder(enc_hook=_encode_model, decimal_format="string", order="deterministic")
 _raw_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -17,7 +17,7 @@ from headrace.model.job import CancelReason, JobCancelled, LeasedJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.tasks import CannotRunYet, Snooze
 from headrace.runtime.loop import is_cancelling
-from headrace.worker.failures import decide_retry
+from headrace.worker.failures import TaskRaisedExit, decide_retry
 
 if TYPE_CHECKING:
     from headrace.app.headrace import Headrace
@@ -136,7 +136,22 @@ class RunningJob:
         if running is not None:
             coroutine.close()
             raise RuntimeError("run_async is for tasks in threads. On the event loop, await the coroutine.")
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        return run_on_loop(coroutine, self._loop)
+
+
+def run_on_loop(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
+    """Run a coroutine on the event loop of another thread, and wait for it. Raises TaskRaisedExit for SystemExit and
+    KeyboardInterrupt: they would end the loop, and this thread would wait forever."""
+    return asyncio.run_coroutine_threadsafe(convert_exits(coroutine), loop).result()
+
+
+async def convert_exits(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine as an asyncio task of its own. Raises TaskRaisedExit for SystemExit and KeyboardInterrupt, which
+    would end the event loop."""
+    try:
+        return await coroutine
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise TaskRaisedExit(f"The task raised {type(error).__name__}: {error}") from error
 
 
 current_running: ContextVar[RunningJob | None] = ContextVar("headrace_running_job", default=None)

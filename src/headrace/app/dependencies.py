@@ -20,9 +20,11 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast, overload
 
+from headrace.app.context import convert_exits
 from headrace.errors import TaskInvalid
 
 T = TypeVar("T")
@@ -169,6 +171,9 @@ class SharedValues:
     """The shared values of one process, on one event loop."""
 
     def __init__(self) -> None:
+        self.context: Context | None = None
+        """Where the values are created; None: in the context of the job that first needs them. It is of no job, so that
+        what a value does in the background is not done in the environment of that job."""
         self._stack = AsyncExitStack()
         self._values: dict[Dependency, Any] = {}
         self._locks: dict[Dependency, asyncio.Lock] = {}
@@ -179,9 +184,14 @@ class SharedValues:
         lock = self._locks.setdefault(node.dependency, asyncio.Lock())
         async with lock:
             if node.dependency not in self._values:
-                given = {name: await self.get(each) for name, each in node.dependencies.items()}
-                self._values[node.dependency] = await _create_async(node.call, given, self._stack)
+                context = self.context or copy_context()
+                creating = asyncio.create_task(convert_exits(self._create(node)), context=context.copy())
+                self._values[node.dependency] = await creating
         return self._values[node.dependency]
+
+    async def _create(self, node: ProviderNode) -> Any:
+        given = {name: await self.get(each) for name, each in node.dependencies.items()}
+        return await _create_async(node.call, given, self._stack)
 
     async def close(self) -> None:
         """Close the values, the last created first."""
@@ -202,6 +212,7 @@ class JobValues:
 
     async def create_on_loop(self, *, everything: bool) -> None:
         """Create the values that need the event loop; all of them if `everything`."""
+        self.async_stack.callback(self._values.clear)  # middleware may call the function again
         for node in self._plan.parameters.values():
             await self._create_on_loop(node, everything)
 
@@ -219,8 +230,13 @@ class JobValues:
 
     def create_in_thread(self) -> None:
         """Create the remaining values in the thread of the task."""
+        self.thread_stack.callback(self._forget_except, frozenset(self._values))  # middleware may call it again
         for node in self._plan.parameters.values():
             self._create_in_thread(node)
+
+    def _forget_except(self, kept: frozenset[Dependency]) -> None:
+        for each in self._values.keys() - kept:
+            del self._values[each]
 
     def _create_in_thread(self, node: ProviderNode) -> None:
         if node.dependency in self._values:

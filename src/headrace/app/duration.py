@@ -1,4 +1,4 @@
-"""Durations and moments as callers give them."""
+"""Durations, moments and integers as callers give them."""
 
 from __future__ import annotations
 
@@ -23,3 +23,8 @@ def count_ms_until(at: datetime) -> int:
     if at.tzinfo is None:
         raise ValueError(f"`at` needs a datetime with a time zone; {at.isoformat()} has none.")
     return max(0, round((at.timestamp() - time.time()) * 1000))
+
+
+def is_integer(value: object) -> bool:
+    """Return whether a value is an integer; True and False are not."""
+    return isinstance(value, int) and not isinstance(value, bool)

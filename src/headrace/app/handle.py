@@ -80,13 +80,12 @@ class JobHandle(Generic[T_co]):
         pause_s, deadline = SHORTEST_POLL_S, _compute_deadline(timeout)
         while True:
             last = _get_last(self.attempts())
-            if last is None:
-                state = self.state()
-                if not _is_pending(state):  # it may have ended between the two reads
-                    last = _get_last(self.attempts())
-                    return self._conclude(last, None if last else self.info())
-            else:
+            if last is not None and last.state == DONE:
                 return self._conclude(last, None)
+            state = self.state()
+            if not _is_pending(state):  # it may have ended between the two reads; if it is pending, it was redriven
+                last = _get_last(self.attempts())
+                return self._conclude(last, None if last else self.info())
             self._check_deadline(deadline, state)
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.5, LONGEST_POLL_S)
@@ -97,13 +96,12 @@ class JobHandle(Generic[T_co]):
         pause_s, deadline = SHORTEST_POLL_S, _compute_deadline(timeout)
         while True:
             last = _get_last(await self.aattempts())
-            if last is None:
-                state = await self.astate()
-                if not _is_pending(state):
-                    last = _get_last(await self.aattempts())
-                    return self._conclude(last, None if last else await self.ainfo())
-            else:
+            if last is not None and last.state == DONE:
                 return self._conclude(last, None)
+            state = await self.astate()
+            if not _is_pending(state):  # it may have ended between the two reads; if it is pending, it was redriven
+                last = _get_last(await self.aattempts())
+                return self._conclude(last, None if last else await self.ainfo())
             self._check_deadline(deadline, state)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, LONGEST_POLL_S)
@@ -126,9 +124,14 @@ class JobHandle(Generic[T_co]):
         if last is not None and last.state == DONE:
             if last.value is None:
                 raise ResultUnknown(f"Job {self.id} is done, but {last.missing}.")
-            if self.task is None:
-                return _decode_json(last.value)
-            return self.task.prepare_codec().decode_result(last.value)
+            try:
+                if self.task is None:
+                    return _decode_json(last.value)
+                return self.task.prepare_codec().decode_result(last.value)
+            except ValueError as error:
+                raise ResultUnknown(
+                    f"Job {self.id} is done, but its result does not match the annotation of its task: {error}"
+                ) from error
         if last is not None:
             message = f"Job {self.id} failed after {last.attempt} attempts: {last.error_class}: {last.error}"
             raise JobFailed(message, error=last.traceback, attempts=last.attempt)

@@ -9,7 +9,15 @@ import threading
 import warnings
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
+from contextvars import copy_context
 from dataclasses import replace
 from functools import lru_cache
 from multiprocessing import util as multiprocessing_util
@@ -17,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from headrace.app.codec import Codec, Json
-from headrace.app.context import current_running, find_env, parse_env, use_env
+from headrace.app.context import current_running, find_env, parse_env, run_on_loop, use_env
 from headrace.app.dependencies import Provider, SharedValues
 from headrace.app.duration import to_ms
 from headrace.app.handle import JobHandle
@@ -31,6 +39,7 @@ from headrace.errors import ArgumentsInvalid, NoEnvironment
 from headrace.model.envelope import JSON_CODEC, Envelope
 from headrace.model.job import NewJob
 from headrace.model.names import EnvRef, QueueRef
+from headrace.queue.validate import check_jobs, check_queue
 from headrace.settings import Settings, find_settings_file, load_settings
 
 if TYPE_CHECKING:
@@ -49,11 +58,14 @@ class AppRuntime:
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self.loop = loop
         self.shared = SharedValues()
+        self.pid = os.getpid()
+        self.state: Any = None
+        """What the lifespan has yielded."""
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the event loop, from another thread."""
         assert self.loop is not None
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+        return run_on_loop(coroutine, self.loop)
 
 
 class Headrace(Tasks):
@@ -97,8 +109,9 @@ class Headrace(Tasks):
         self._settings = settings
         self._has_settings = settings is not None
         self._included: list[Tasks] = []
-        self._runtime: AppRuntime | None = None
-        self._runtime_pid = 0
+        self._running: list[AppRuntime] = []  # of the workers that run, the last started last
+        self._idle_runtime: AppRuntime | None = None  # while none runs
+        self._idle_state: Any = None
         self._child_lock = threading.Lock()
 
     @property
@@ -234,7 +247,8 @@ class Headrace(Tasks):
     def enqueue_many(self, jobs: Sequence[JobSpec[T]]) -> list[JobHandle[T]]:
         """Enqueue up to 10,000 jobs, in one call per queue. Return a handle for each, in the same order.
 
-        If a queue refuses its jobs, the error is raised; jobs of other queues of this call may have been accepted."""
+        Nothing is written if a job is invalid. If a queue refuses its jobs, for example because it is full, the error
+        is raised; jobs of other queues of this call may have been accepted."""
         _warn_on_loop(3)
         return self._send(jobs)
 
@@ -245,8 +259,7 @@ class Headrace(Tasks):
     def _send(self, specs: Sequence[JobSpec[T]]) -> list[JobHandle[T]]:
         outgoing = [self._make_outgoing(spec) for spec in specs]
         with self._sending(specs, outgoing):
-            for ref, numbers in _group(outgoing).items():
-                jobs = [_make_job(specs[number], outgoing[number].flow, outgoing[number].headers) for number in numbers]
+            for ref, numbers, jobs in self._make_calls(specs, outgoing):
                 for number, accepted in zip(numbers, self.transport.enqueue_many(ref, jobs), strict=True):
                     outgoing[number].accepted = accepted
         return [self._make_handle(*each) for each in zip(specs, outgoing, strict=True)]
@@ -254,11 +267,25 @@ class Headrace(Tasks):
     async def _asend(self, specs: Sequence[JobSpec[T]]) -> list[JobHandle[T]]:
         outgoing = [self._make_outgoing(spec) for spec in specs]
         with self._sending(specs, outgoing):
-            for ref, numbers in _group(outgoing).items():
-                jobs = [_make_job(specs[number], outgoing[number].flow, outgoing[number].headers) for number in numbers]
+            for ref, numbers, jobs in self._make_calls(specs, outgoing):
                 for number, accepted in zip(numbers, await self.transport.aenqueue_many(ref, jobs), strict=True):
                     outgoing[number].accepted = accepted
         return [self._make_handle(*each) for each in zip(specs, outgoing, strict=True)]
+
+    def _make_calls(
+        self, specs: Sequence[JobSpec[Any]], outgoing: Sequence[Outgoing]
+    ) -> list[tuple[QueueRef, list[int], list[NewJob]]]:
+        """Return for each queue the numbers of its jobs, and the jobs. The jobs of several queues are checked here: an
+        invalid one refuses the whole call. Raises ArgumentsInvalid, ValueError, InvalidJob and InvalidName."""
+        calls = [
+            (ref, numbers, [_make_job(specs[each], outgoing[each].flow, outgoing[each].headers) for each in numbers])
+            for ref, numbers in _group(outgoing).items()
+        ]
+        if len(calls) > 1:  # a single call is checked by the transport
+            for ref, _, jobs in calls:
+                check_queue(ref)
+                check_jobs(jobs, self.settings.queue.max_payload)
+        return calls
 
     def make_job(self, spec: JobSpec[Any]) -> tuple[QueueRef, NewJob]:
         """Return the queue of a job, and the job as it is enqueued, without middleware. Raises NoEnvironment."""
@@ -303,45 +330,55 @@ class Headrace(Tasks):
 
     @property
     def runtime(self) -> AppRuntime:
-        """What the jobs of this process share."""
-        if self._runtime is None or self._runtime_pid != os.getpid():
-            try:
-                loop = asyncio.get_running_loop()
-            except RuntimeError:
-                loop = None
-            self._runtime, self._runtime_pid = AppRuntime(loop), os.getpid()
-        return self._runtime
+        """What the jobs of this process share: of several workers, that of the running event loop, or the last one."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            loop = None
+        if running := self._list_running():
+            return next((each for each in reversed(running) if each.loop is loop), running[-1])
+        if self._idle_runtime is None or self._idle_runtime.pid != os.getpid():
+            self._idle_runtime = AppRuntime(loop)
+        return self._idle_runtime
+
+    def _list_running(self) -> list[AppRuntime]:
+        """Return the runtimes of the workers of this process, not of the one that it was forked from."""
+        return [each for each in self._running if each.pid == os.getpid()]
 
     @asynccontextmanager
     async def run_lifespan(self) -> AsyncGenerator[None]:
-        """Run the lifespan, and close shared values after it. A worker does so around its jobs."""
-        outer = self._runtime, self._runtime_pid, self.state  # of a job that runs another one inline, in tests
-        self._runtime, self._runtime_pid = AppRuntime(asyncio.get_running_loop()), os.getpid()
-        runtime = self._runtime
+        """Run the lifespan, and close shared values after it. A worker does so around its jobs. With several workers in
+        a process, `state` is that of the last one that still runs."""
+        runtime = AppRuntime(asyncio.get_running_loop())
+        if not self._list_running():
+            self._idle_state = self.state
+        self._running.append(runtime)
         self.is_stopping = False
         try:
-            if self._lifespan is None:
-                try:
-                    yield
-                finally:
-                    await runtime.shared.close()
-            else:
-                async with self._lifespan(self) as self.state:
-                    try:
-                        yield
-                    finally:
-                        await runtime.shared.close()
+            async with AsyncExitStack() as stack:
+                if self._lifespan is not None:
+                    self.state = await stack.enter_async_context(self._lifespan(self))
+                runtime.state = self.state
+                runtime.shared.context = copy_context()
+                stack.push_async_callback(runtime.shared.close)
+                yield
         finally:
-            self._runtime, self._runtime_pid, self.state = outer
+            self._running.remove(runtime)
+            running = self._list_running()
+            self.state = running[-1].state if running else self._idle_state
 
     def start_in_child(self) -> AppRuntime:
         """Start an event loop in a thread of this child process, and run the lifespan on it, at the first job."""
         with self._child_lock:
-            if self._runtime is None or self._runtime_pid != os.getpid() or self._runtime.loop is None:
+            if not self._list_running():
                 loop = asyncio.new_event_loop()
-                threading.Thread(target=loop.run_forever, name="headrace-loop", daemon=True).start()
+                threading.Thread(target=_run_loop, args=[loop], name="headrace-loop", daemon=True).start()
                 stack = self.run_lifespan()
-                asyncio.run_coroutine_threadsafe(stack.__aenter__(), loop).result()
+                try:
+                    run_on_loop(stack.__aenter__(), loop)
+                except BaseException:  # the next job tries again, with another loop
+                    loop.call_soon_threadsafe(loop.stop)
+                    raise
 
                 def close() -> None:
                     asyncio.run_coroutine_threadsafe(stack.__aexit__(None, None, None), loop).result(timeout=5)
@@ -391,6 +428,14 @@ class Headrace(Tasks):
 NOTHING = nullcontext()
 
 
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Run an event loop until it is stopped, then close it."""
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
 @lru_cache(1024)
 def _make_queue_ref(env: EnvRef, queue: str) -> QueueRef:
     return QueueRef(env.org, env.project, env.env, queue)
@@ -410,6 +455,12 @@ def _make_job(spec: JobSpec[Any], flow: str, headers: Mapping[str, str] | None) 
     for name, value in headers.items() if headers else ():
         if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ArgumentsInvalid(f"The header {name!r} of a job must be text. Nothing was written.")
+        try:
+            (name + value).encode()
+        except UnicodeEncodeError as error:  # no server and no API could show the job
+            raise ArgumentsInvalid(
+                f"The header {name!r} of a job is not valid Unicode. Nothing was written."
+            ) from error
     has_envelope = bool(headers) or spec.codec != JSON_CODEC
     ttl = options.get("ttl", task.settings.ttl)
     return NewJob(

@@ -151,7 +151,11 @@ class TaskSignature:
 
     def describe(self) -> str:
         """Return the arguments and the result as text: `(order: UUID, note: str = 'none') -> Decimal`."""
-        parameters = [each.replace(annotation=_quote(each.annotation)) for each in self._binding.parameters.values()]
+        parameters = [
+            each.replace(annotation=_quote(each.annotation))
+            for each in self._binding.parameters.values()
+            if each.name not in self.dependencies
+        ]
         result = inspect.signature(self.function).return_annotation
         return str(inspect.Signature(parameters, return_annotation=_quote(result)))
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast
 
 from headrace.app.codec import ArgumentCodec, Codec, NamedEncoder, find_encoder, is_blocking
-from headrace.app.duration import Seconds, count_ms_until, to_ms
+from headrace.app.duration import Seconds, count_ms_until, is_integer, to_ms
 from headrace.app.execution import TaskExecution
 from headrace.app.middleware import Middleware
 from headrace.app.retry import Retry
@@ -212,6 +212,9 @@ class Task(Generic[P, T_co]):
             raise TypeError(f"There is no option {min(unknown)!r}. Options: {', '.join(sorted(OPTION_NAMES))}.")
         if "delay" in options and "at" in options:
             raise TypeError("Give `delay` or `at`, not both.")
+        for name in ("priority", "max_attempts"):
+            if not is_integer(value := options.get(name, 0)):
+                raise TypeError(f"The option {name!r} needs an integer, not {value!r}.")
         merged = {**self._options, **options}
         for given, other in (("delay", "at"), ("at", "delay")):
             if given in options:

@@ -6,11 +6,14 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
+from headrace.app.duration import Seconds, is_integer, to_seconds
+from headrace.app.retry import Retry
 from headrace.app.signature import locate
 from headrace.app.task import TASK_OPTION_NAMES, AsyncTask, SyncTask, Task, TaskOptions, TaskSettings
 from headrace.errors import TaskInvalid
 from headrace.model.names import find_name_problem
 from headrace.queue.tasks import POOLS, RegisteredTask, TaskRegistry
+from headrace.queue.validate import MAX_DELAY_MS, MAX_PRIORITY
 
 if TYPE_CHECKING:
     from headrace.app.headrace import Headrace
@@ -38,7 +41,7 @@ class Tasks(TaskRegistry):
         self.prefix = prefix
         self.app: Headrace | None = None
         self.typed: dict[str, Task[Any, Any]] = {}  # by name, without aliases
-        self._registered: dict[str, RegisteredTask] | None = None  # None: not built since a task was added
+        self._registered: dict[str, RegisteredTask] = {}  # by name and alias; built when they are needed
 
     @overload  # type: ignore[override]
     def task(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> AsyncTask[P, T]: ...  # pyright: ignore[reportOverlappingOverload]
@@ -57,6 +60,11 @@ class Tasks(TaskRegistry):
         TaskInvalid, and ValueError for a name that is taken."""
         if callable(function):
             return self._register(function, None, options)
+        if function is not None and not isinstance(function, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TaskInvalid(
+                f"A {type(function).__name__} cannot be a task. Register a function at the top level of a module, or a "
+                "static method."
+            )
         name = function
         if "name" in options:  # a keyword in earlier releases
             name = cast(str, cast(dict[str, Any], options).pop("name"))
@@ -69,10 +77,15 @@ class Tasks(TaskRegistry):
     def _register(self, function: Callable[..., Any], name: str | None, options: TaskOptions) -> Task[Any, Any]:
         if unknown := options.keys() - TASK_OPTION_NAMES:
             raise TypeError(f"There is no option {min(unknown)!r}. Options: {', '.join(sorted(TASK_OPTION_NAMES))}.")
+        name = name or getattr(function, "__name__", None)
+        if name is None:
+            raise TaskInvalid(f"The task {function!r} has no name. Give it one: task('name').")
+        full_name = ".".join(filter(None, (self.prefix, name)))
         settings = make_settings(options)
         if settings.pool not in POOLS:
             raise ValueError(f"There is no pool {settings.pool!r}. Use one of: {', '.join(POOLS)}.")
-        full_name = ".".join(filter(None, (self.prefix, name or function.__name__)))
+        if problem := find_settings_problem(settings):
+            raise TaskInvalid(f"Task {full_name!r} ({locate(function)}): {problem}")
         for each in (full_name, *settings.aliases):
             if problem := find_name_problem(each):
                 raise TaskInvalid(f"The task name {each!r} ({locate(function)}) {problem}.")
@@ -93,7 +106,7 @@ class Tasks(TaskRegistry):
                     f"There are two tasks named {name!r}: {locate(other.function)} and {locate(task.function)}."
                 )
         self.typed[task.name] = task
-        self._registered = None
+        self._registered = {}
 
     # What the worker asks for
 
@@ -101,28 +114,39 @@ class Tasks(TaskRegistry):
         return list(self.typed.values())
 
     def list_tasks(self) -> list[RegisteredTask]:
-        return list(self._get_registered().values())
+        """Return the tasks that can run here, by name and alias. Raises TaskInvalid."""
+        return [self._register_name(task, name) for task, name in self._list_runnable()]
 
     def names(self) -> list[str]:
-        return sorted(self._get_registered())
+        return sorted(name for _, name in self._list_runnable())
 
     def get(self, name: str) -> RegisteredTask | None:
-        return self._get_registered().get(name)
+        """Return the task of this name or alias, or None. Raises TaskInvalid if it cannot run. Other tasks do not
+        matter: a worker may import a module with an invalid one while it runs."""
+        found = self._registered.get(name)
+        if found is None:
+            task = next((each for each, own in self._list_runnable() if own == name), None)
+            found = None if task is None else self._register_name(task, name)
+        return found
 
-    def _get_registered(self) -> dict[str, RegisteredTask]:
-        """Return the tasks that can run here, by name and alias. Raises TaskInvalid."""
-        if self._registered is None:
-            self._registered = {
-                name: task.execution.register(name)
-                for task in self.list_typed()
-                if not task.settings.external
-                for name in (task.name, *task.settings.aliases)
-            }
-        return self._registered
+    def _list_runnable(self) -> list[tuple[Task[Any, Any], str]]:
+        """Return the tasks that are not external, with each of their names."""
+        return [
+            (task, name)
+            for task in self.list_typed()
+            if not task.settings.external
+            for name in (task.name, *task.settings.aliases)
+        ]
+
+    def _register_name(self, task: Task[Any, Any], name: str) -> RegisteredTask:
+        found = self._registered.get(name)
+        if found is None:
+            found = self._registered[name] = task.execution.register(name)
+        return found
 
     def forget_registered(self) -> None:
         """Build the tasks again on the next use: what they depend on has changed."""
-        self._registered = None
+        self._registered = {}
         for task in self.list_typed():
             task.execution.reset()
 
@@ -134,6 +158,21 @@ def make_settings(options: TaskOptions) -> TaskSettings:
     given = dict(options)
     timeout_s = given.pop("timeout_s", None)
     given.setdefault("timeout", timeout_s)
+    if isinstance(given.get("aliases"), str):
+        raise TypeError("`aliases` needs a list of names, not a text.")
     for name in ("aliases", "middleware"):
         given[name] = tuple(cast(Any, given.get(name, ())))
     return TaskSettings(**cast(Any, given))
+
+
+def find_settings_problem(settings: TaskSettings) -> str | None:
+    """Return why no job of a task with these settings could be enqueued or run; None: they are valid."""
+    for name in ("timeout", "ttl", "result_ttl"):
+        duration: Seconds | None = getattr(settings, name)
+        if duration is not None and not 0 < to_seconds(duration) * 1000 <= MAX_DELAY_MS:
+            return f"{name}={duration!r} is out of range: more than 0 and at most {MAX_DELAY_MS // 1000} seconds."
+    if not is_integer(settings.priority) or abs(settings.priority) > MAX_PRIORITY:
+        return f"priority={settings.priority!r} is no integer from {-MAX_PRIORITY} to {MAX_PRIORITY}."
+    if settings.retry is not None and not isinstance(settings.retry, Retry):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return f"retry={settings.retry!r} is no Retry."
+    return None

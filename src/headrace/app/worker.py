@@ -94,6 +94,7 @@ class AppWorker:
             yield
         except asyncio.CancelledError:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                body.uncancel()
                 raise error from None  # the worker has failed, and ended the block
             raise
         finally:

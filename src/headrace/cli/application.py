@@ -75,14 +75,14 @@ def _find_object(target: str) -> TaskRegistry:
 
 def _choose_variable(module: ModuleType) -> object:
     """Return the one Headrace of a module, else its variable `tasks`, else its one Tasks."""
-    for kind in (Headrace, TaskRegistry):
+    for kind, kind_name in ((Headrace, "Headrace"), (TaskRegistry, "Tasks")):
         found = _list_variables(module, kind)
         if len({id(each) for each in found.values()}) == 1:
             return next(iter(found.values()))
         if kind is TaskRegistry and DEFAULT_VARIABLE in found:
             return found[DEFAULT_VARIABLE]
         if found:
-            raise click.BadParameter(_describe_several(module.__name__, kind.__name__, found))
+            raise click.BadParameter(_describe_several(module.__name__, kind_name, found))
     raise click.BadParameter(
         f"The module {module.__name__!r} has no headrace.Headrace and no headrace.Tasks. Use the form module:variable."
     )

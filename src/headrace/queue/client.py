@@ -384,6 +384,12 @@ class Client:
             self._stubs = self.options.make_stubs()
         return self._stubs
 
+    def abandon(self) -> None:
+        """Close the connections to PostgreSQL of a client whose event loop has ended. Those to Valkey are closed when
+        the client is deleted: to close them needs the loop."""
+        if self._overflow:
+            self._overflow.close()
+
     async def close(self) -> None:
         try:
             await self._coalescer.drain()

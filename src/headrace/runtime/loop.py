@@ -239,6 +239,15 @@ def single_value_family(metric: MetricDeclaration, value: float | None) -> Metri
     return metric, {} if value is None else {(): value}
 
 
+def is_loop_running() -> bool:
+    """Return whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 def is_cancelling() -> bool:
     """Return whether the cancellation of the current asyncio task was requested. A CancelledError can also come from
     something that the task awaits."""

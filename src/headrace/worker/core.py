@@ -434,7 +434,11 @@ class WorkerCore:
 
     async def _run_job(self, running: StartedJob) -> None:
         state, job = running.state, running.job
-        task = self._tasks.get(job.task)
+        try:
+            task = self._tasks.get(job.task)
+        except Exception as error:  # the task was declared after the worker started, and cannot run
+            self._defer_outdated(state.results, job, error)
+            return
         if task is None:
             self._defer_unknown(state, job)
             return

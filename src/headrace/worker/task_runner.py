@@ -12,6 +12,7 @@ from typing import cast
 
 from headrace.model.job import AttemptRecord, CancelReason, LeasedJob
 from headrace.queue.tasks import PROCESS, RegisteredTask, TaskRegistry
+from headrace.runtime.loop import is_loop_running
 from headrace.worker.failures import TaskRaisedExit, TimeLimitExceeded
 from headrace.worker.processes import ProcessExecutor, check_handler
 from headrace.worker.threads import ThreadExecutor
@@ -53,8 +54,12 @@ class TaskRunner:
                 result = await self._call(task, job)
             else:
                 result = await task.around(job, partial(self._call, task, job))
-        except SystemExit as error:  # would end the event loop
-            raise TaskRaisedExit(f"The task raised SystemExit: {error}") from error
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # SystemExit would end the event loop, any other leave the job without a result
+            if is_loop_running():  # else the event loop has ended and the coroutine is closed: GeneratorExit
+                raise TaskRaisedExit(f"The task raised {type(error).__name__}: {error}") from error
+            raise
         return result if isinstance(result, AttemptRecord) else None
 
     async def _call(self, task: RegisteredTask, job: LeasedJob) -> object:
