@@ -13,8 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.cli import Invocation, main, pass_invocation
+from headrace.cli.extras import require_stack_extras
 from headrace.cli.output import align_columns, print_table
-from headrace.errors import DataDirectoryError, HeadraceError, QueueUnavailable, SettingsError
+from headrace.errors import DataDirectoryError, HeadraceError, MissingExtra, QueueUnavailable, SettingsError
 
 HEAVY = {"chdb", "clickhouse_connect", "fastapi", "pandas", "psycopg", "pyarrow", "pyspark", "redis", "rich"}
 
@@ -181,3 +182,22 @@ def test_a_terminal_gets_a_rich_table(monkeypatch: pytest.MonkeyPatch, capsys: p
     output = capsys.readouterr().out
     assert "local[*]" in output
     assert "[red]" in output
+
+
+@pytest.mark.parametrize("missing", [("pyspark",), ("fastapi", "pyspark", "chdb")])
+def test_up_names_all_extras_in_one_command_and_starts_nothing(
+    here: Path, missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in missing:
+        monkeypatch.setitem(sys.modules, package, None)
+    result = run("up")
+    assert result.exit_code == 4
+    assert "pip install 'headrace[embedded,pipeline,server]'" in result.stderr
+    assert not (here / ".headrace").exists()
+
+
+def test_up_does_not_need_embedded_servers_where_all_are_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "chdb", None)
+    require_stack_extras(())
+    with pytest.raises(MissingExtra):
+        require_stack_extras(("clickhouse",))

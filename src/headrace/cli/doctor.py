@@ -7,7 +7,6 @@ import platform
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
-from importlib.util import find_spec
 from typing import Any
 
 import click
@@ -18,6 +17,7 @@ from headrace.cli.doctor_checks import DoctorCheck
 from headrace.cli.doctor_security import check_security
 from headrace.cli.doctor_tiers import check_tiers
 from headrace.cli.doctor_valkey import check_bounds, check_valkey
+from headrace.cli.extras import EXTRAS, is_installed
 from headrace.cli.output import json_option, print_json_or_table
 from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
 from headrace.embedded.data_directory import find_running_stack
@@ -26,8 +26,6 @@ from headrace.embedded.process import is_port_free
 from headrace.errors import HeadraceError
 from headrace.postgres.migrate import list_pending
 from headrace.settings import Settings, mask_secret
-
-EXTRAS = {"pipeline": "pyspark", "server": "fastapi", "embedded": "chdb"}
 
 
 @click.command()
@@ -61,8 +59,8 @@ def run_checks(settings: Settings) -> Iterator[DoctorCheck]:
 
 
 def _check_extras() -> Iterator[DoctorCheck]:
-    for extra, module in EXTRAS.items():
-        if find_spec(module) is None:
+    for extra in EXTRAS:
+        if not is_installed(extra):
             advice = f"If this machine runs that part, install it: pip install 'headrace[{extra}]'."
             yield DoctorCheck(f"extra {extra}", False, "not installed", advice)
         else:

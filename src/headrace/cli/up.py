@@ -24,6 +24,7 @@ import click
 
 from headrace.app.endpoints import SERVERS, Endpoints, get_configured_urls, require_reachable
 from headrace.cli import Invocation, build_root_options, pass_invocation
+from headrace.cli.extras import require_stack_extras
 from headrace.cli.output import json_option, print_json
 from headrace.cli.signals import install_stop_event
 from headrace.cli.supervision import Supervisor
@@ -86,6 +87,7 @@ class StackRunner:
 
     def run(self, seconds: float | None) -> dict[str, Any]:
         with ExitStack() as cleanup:
+            require_stack_extras(self._select_embedded_servers())
             require_reachable(self._settings)
             self._directory.acquire()
             cleanup.callback(self._directory.release)
