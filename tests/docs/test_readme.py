@@ -34,6 +34,7 @@ def run_worker(folder: Path, env: dict[str, str], *arguments: str) -> Generator[
         yield output
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(STOP_S) == 0, output.read_text()
+        assert "worker stopped" in output.read_text()
     finally:
         worker.kill()
         worker.wait()

@@ -302,6 +302,25 @@ def test_a_job_that_is_interrupted_by_the_end_of_the_grace_period_is_returned() 
     asyncio.run(scenario())
 
 
+def test_a_worker_that_waits_for_running_jobs_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        started, release = asyncio.Event(), asyncio.Event()
+
+        async def wait() -> None:
+            started.set()
+            await release.wait()
+
+        core = WorkerCore(make_tasks(lambda _: wait()), WorkerOptions(grace_s=60.0))
+        async with serve(core, FakeSource("source", 1)) as (_, stop):
+            await asyncio.wait_for(started.wait(), DEADLINE_S)
+            stop.set()
+            await until(lambda: "stopping: 1 running jobs have 60 s to finish" in caplog.messages)
+            release.set()
+
+    with caplog.at_level("INFO"):
+        asyncio.run(scenario())
+
+
 def test_a_task_that_raises_a_cancellation_fails() -> None:
     """The worker has not cancelled it: it has awaited something that was cancelled."""
 

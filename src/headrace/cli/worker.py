@@ -170,6 +170,7 @@ def worker(
             "exiting with code %d to be restarted: %s", EXIT_RESTART, reason, extra={"action": "worker_recycled"}
         )
         sys.exit(EXIT_RESTART)
+    log.info("worker stopped", extra={"action": "worker_stopped"})
 
 
 def _supervise(settings: Settings, processes: int, port: int | None, sources: SourceWatcher | None) -> NoReturn:

@@ -667,6 +667,12 @@ class WorkerCore:
     async def _shut_down(self, waiting: Iterable[asyncio.Task[None]]) -> None:
         self._is_stopping = True  # a job that ends must not start one that is being returned
         self.reconnect.start_grace()
+        if self._running:
+            log.info(
+                "stopping: %d running jobs have %g s to finish",
+                *(len(self._running), self._options.grace_s),
+                extra={"action": "worker_stopping"},
+            )
         for task in waiting:
             task.cancel()
         deadline = time.monotonic() + self._options.grace_s
