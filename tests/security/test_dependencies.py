@@ -24,7 +24,9 @@ from tools.check_licences import (
 
 ROOT = Path(__file__).parents[2]
 LOCK = (ROOT / "requirements.lock").read_text("utf-8")
-LOCKED = {name: Version(version) for name, version in re.findall(r"^([a-z0-9._-]+)==([^ ;\\]+)", LOCK, re.MULTILINE)}
+LOCKED: dict[str, list[Version]] = {}  # several versions of a package are for different versions of Python
+for _name, _version in re.findall(r"^([a-z0-9._-]+)==([^ ;\\]+)", LOCK, re.MULTILINE):
+    LOCKED.setdefault(_name, []).append(Version(_version))
 
 NEXT_MAJOR = {
     "apprise": "3.0.0",
@@ -59,7 +61,7 @@ def test_the_lock_satisfies_every_requirement() -> None:
     wrong = [
         f"{each}: {LOCKED.get(canonicalize_name(each.name))} is locked"
         for each in read_requirements()
-        if (locked := LOCKED.get(canonicalize_name(each.name))) is None or not each.specifier.contains(locked)
+        if not any(map(each.specifier.contains, LOCKED.get(canonicalize_name(each.name), [])))
     ]
     assert wrong == []
 

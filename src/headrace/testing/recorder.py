@@ -24,7 +24,7 @@ from headrace.model.names import EnvRef, QueueRef
 from headrace.queue.tasks import RegisteredTask
 from headrace.queue.validate import check_jobs, check_queue
 from headrace.testing.attempt import Outcome, make_runner, read_options, run_attempt, run_blocking
-from headrace.worker.failures import describe_failure
+from headrace.worker.failures import describe_failure, skip_own_frames
 from headrace.worker.task_runner import TaskRunner
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ class Recorder:
                     outcome = await self._run_job(runner, job)
                     counts[outcome.state] += 1
                     if raising and outcome.error is not None and outcome.state in FAILURES:
-                        raise outcome.error
+                        raise outcome.error.with_traceback(skip_own_frames(outcome.error.__traceback__))
         finally:
             self._is_draining = False
             await runner.close()
@@ -485,8 +485,8 @@ class Recorder:
         info = self.get(env, job_id)
         if info is not None and info.state not in (JobState.DONE, JobState.DEAD):
             raise ResultUnknown(
-                f"Job {job_id} is {info.state}, and no worker runs it: `app.testing()` records jobs. Call `await "
-                "jobs.drain()` before you wait for the result."
+                f"Job {job_id} is {info.state}, and no worker runs it: `app.testing()` records jobs. Call "
+                "`jobs.drain_sync()`, or `await jobs.drain()` in a coroutine, before you wait for the result."
             )
 
 

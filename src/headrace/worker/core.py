@@ -470,7 +470,7 @@ class WorkerCore:
             self._metrics.busy_s += time.monotonic() - started
 
     def _add_failure(self, results: JobResults, task: RegisteredTask, job: LeasedJob, error: BaseException) -> None:
-        """Add the result of a job whose task raised an error. Called while the error is handled."""
+        """Add the result of a job whose task raised an error."""
         decision = decide_failure(task, job, error, self._options)
         match decision.action:
             case FailureAction.CANCEL | FailureAction.SNOOZE:
@@ -480,9 +480,9 @@ class WorkerCore:
                 self._defer_outdated(results, job, error)
                 return
             case FailureAction.BURY:
-                results.buried.append((job, format_short_traceback()))
+                results.buried.append((job, format_short_traceback(error)))
             case FailureAction.RETRY:
-                results.failed.append((job, decision.delay_ms, format_short_traceback()))
+                results.failed.append((job, decision.delay_ms, format_short_traceback(error)))
         is_final = decision.action is FailureAction.BURY
         self._record_failed_attempt(results, task, job, error, is_final=is_final)
         log_failed_job(job, error, None if is_final else decision.delay_ms)

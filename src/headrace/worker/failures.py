@@ -9,6 +9,7 @@ import signal
 import traceback
 from dataclasses import dataclass
 from enum import StrEnum
+from types import TracebackType
 
 from headrace.errors import HeadraceError
 from headrace.model.job import CancelReason, JobCancelled, LeasedJob
@@ -19,6 +20,7 @@ from headrace.worker.options import WorkerOptions
 log = logging.getLogger(__name__)
 
 MAX_TRACEBACK_CHARS = 64_000
+OWN_PACKAGE = "headrace."
 
 
 class TimeLimitExceeded(HeadraceError, TimeoutError):
@@ -102,11 +104,25 @@ def describe_failure(error: BaseException) -> TaskFailure:
         message = str(error)
     except Exception:
         message = f"(the message of {kind.__qualname__} raised an exception)"
-    try:
-        text = "".join(traceback.format_exception(error))
-    except Exception:  # CPython 3.11 may fail while another thread formats one (python/cpython#106905)
-        text = "".join(traceback.format_exception_only(error))
+    text = format_traceback(error)
     return TaskFailure(f"{kind.__module__}.{kind.__qualname__}", message, text[-MAX_TRACEBACK_CHARS:])
+
+
+def format_traceback(error: BaseException) -> str:
+    """Return the traceback of an error of a task as text, from the first call outside of Headrace."""
+    try:
+        return "".join(traceback.format_exception(type(error), error, skip_own_frames(error.__traceback__)))
+    except Exception:  # CPython 3.11 may fail while another thread formats one (python/cpython#106905)
+        return "".join(traceback.format_exception_only(error))
+
+
+def skip_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the calls of Headrace at its beginning, or as it is if it has no other calls: then the
+    error is one of Headrace itself."""
+    found = trace
+    while found is not None and found.tb_frame.f_globals.get("__name__", "").startswith(OWN_PACKAGE):
+        found = found.tb_next
+    return trace if found is None else found
 
 
 def decide_retry(policy: TaskPolicy | None, job: LeasedJob, error: BaseException) -> RetryChoice:

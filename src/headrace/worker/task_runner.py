@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 import traceback
 from collections.abc import Awaitable
 from functools import partial
@@ -13,7 +12,7 @@ from typing import cast
 from headrace.model.job import AttemptRecord, CancelReason, LeasedJob
 from headrace.queue.tasks import PROCESS, RegisteredTask, TaskRegistry
 from headrace.runtime.loop import is_loop_running
-from headrace.worker.failures import TaskRaisedExit, TimeLimitExceeded
+from headrace.worker.failures import TaskRaisedExit, TimeLimitExceeded, format_traceback
 from headrace.worker.processes import ProcessExecutor, check_handler
 from headrace.worker.threads import ThreadExecutor
 
@@ -93,8 +92,8 @@ class TaskRunner:
 
 
 def log_failed_job(job: LeasedJob, error: BaseException, delay_ms: int | None) -> None:
-    """Log one line for a failed job. `delay_ms`: until its retry; None: it is buried."""
-    outcome = "it is buried" if delay_ms is None else f"retry in {delay_ms / 1000:.1f} s"
+    """Log one line for a failed job. `delay_ms`: until its retry; None: it is dead."""
+    outcome = "it is dead" if delay_ms is None else f"retry in {delay_ms / 1000:.1f} s"
     reason = " ".join("".join(traceback.format_exception_only(error)).split())
     log.warning(
         "job %s failed (task %s, queue %s, attempt %d of %d); %s: %s",
@@ -103,12 +102,8 @@ def log_failed_job(job: LeasedJob, error: BaseException, delay_ms: int | None) -
     )
 
 
-def format_short_traceback() -> str:
-    """Return the last MAX_ERROR_CHARS of the current traceback, which contain the reason. Lone surrogates are escaped,
-    because no server accepts them."""
-    error = sys.exc_info()[1]
-    try:
-        text = traceback.format_exc()
-    except Exception:  # CPython 3.11 may fail while another thread formats one (python/cpython#106905)
-        text = "".join(traceback.format_exception_only(error))
+def format_short_traceback(error: BaseException) -> str:
+    """Return the last MAX_ERROR_CHARS of the traceback of `error`, which contain the reason. Lone surrogates are
+    escaped, because no server accepts them."""
+    text = format_traceback(error)
     return text[-MAX_ERROR_CHARS:].encode(errors="backslashreplace").decode()

@@ -7,7 +7,6 @@ thread, and code that it calls with `sync_to_async` in the thread itself, where 
 from __future__ import annotations
 
 import json
-import traceback
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from headrace.contrib.django.task import HeadraceTaskResult, set_field
 from headrace.errors import HeadraceError
 from headrace.model.job import AttemptRecord, LeasedJob
 from headrace.queue.tasks import Bury, TaskFailure
-from headrace.worker.failures import decide_retry
+from headrace.worker.failures import decide_retry, format_traceback
 
 if TYPE_CHECKING:
     from headrace.contrib.django.app import DjangoJobTask
@@ -140,7 +139,7 @@ class DjangoExecution(TaskExecution):
     def _fail(self, job: LeasedJob, run: DjangoRun, error: BaseException) -> None:
         """Add an error to the result. Called while the error is handled, because Django logs it from there."""
         kind = type(error)
-        text = "".join(traceback.format_exception(error))
+        text = format_traceback(error)
         run.error = TaskError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=text)
         run.result.errors.append(run.error)
         choice = decide_retry(self, job, error)
