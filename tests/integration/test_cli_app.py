@@ -202,6 +202,8 @@ def test_a_task_that_cannot_run_is_found_at_the_start(run: Run, folder: Path, op
         ("x = 1", "m", "has no headrace.Headrace and no headrace.Tasks"),
         ("x = 1", "m:x", "is a int, not a headrace.Headrace"),
         ("x = 1", "m:y", "cannot load 'm:y'"),
+        ("app = Headrace()", "m.py", "Use the form module:variable, for example m:app."),
+        ("jobs = Headrace()", "m.py:jobs", "Use the form module:variable, for example m:jobs."),
     ],
 )
 def test_apps_that_cannot_be_found(run: Run, folder: Path, source: str, target: str, says: str) -> None:

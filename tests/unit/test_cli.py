@@ -201,3 +201,9 @@ def test_up_does_not_need_embedded_servers_where_all_are_configured(monkeypatch:
     require_stack_extras(())
     with pytest.raises(MissingExtra):
         require_stack_extras(("clickhouse",))
+
+
+def test_a_stack_that_is_not_found_is_named_with_its_whole_path(here: Path) -> None:
+    result = run("queues")
+    assert result.exit_code == 4
+    assert f"no Headrace stack is running on {here / '.headrace'}. Start one with `headrace up`" in result.stderr

@@ -41,7 +41,8 @@ def resolve_endpoints(settings: Settings, *needed: str) -> Endpoints:
         if not urls[server]:
             raise ServiceUnavailable(
                 f"No {server} server is configured: {server}.url is not set, and no Headrace stack is running on "
-                f"{settings.embedded.data_dir}. Start one with `headrace up`, or set HEADRACE_{server.upper()}_URL."
+                f"{settings.embedded.data_dir.absolute()}. Start one with `headrace up` in this directory, or set "
+                f"HEADRACE_{server.upper()}_URL."
             )
     return Endpoints(**urls)
 

@@ -150,7 +150,8 @@ class TaskSignature:
         return next((each.old for each in _find_metadata(self.hints.get(name))), None)
 
     def describe(self) -> str:
-        """Return the arguments and the result as text: `(order: UUID, note: str = 'none') -> Decimal`."""
+        """Return the arguments, without dependencies, and the result as text:
+        `(order: UUID, note: str = 'none') -> Decimal`."""
         parameters = [
             each.replace(annotation=_quote(each.annotation))
             for each in self._binding.parameters.values()
@@ -170,7 +171,7 @@ class TaskSignature:
         try:
             bound = self._binding.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise ArgumentsInvalid(f"Task {self.name!r}: {error}. Nothing was written.") from error
+            raise ArgumentsInvalid(f"Task {self.name!r}: {error}. Nothing was written.") from None
         for name in self.dependencies:
             if name in bound:
                 raise ArgumentsInvalid(

@@ -65,7 +65,10 @@ def _find_object(target: str) -> TaskRegistry:
         module = importlib.import_module(module_name)
         found: object = getattr(module, variable) if variable else _choose_variable(module)
     except (ImportError, AttributeError) as error:
-        raise click.BadParameter(f"cannot load {target!r}: {error}. Use the form module:variable.") from error
+        example = f"{module_name.removesuffix('.py').replace('/', '.')}:{variable or 'app'}"
+        raise click.BadParameter(
+            f"cannot load {target!r}: {error}. Use the form module:variable, for example {example}."
+        ) from error
     if not isinstance(found, TaskRegistry):
         raise click.BadParameter(
             f"{target!r} is a {type(found).__name__}, not a headrace.Headrace and not a headrace.Tasks."
