@@ -136,6 +136,25 @@ def test_a_function_that_takes_the_job_as_it_is_has_no_arguments(kind: str) -> N
         raw.enqueue(None)  # pyright: ignore[reportArgumentType]
 
 
+def test_options_among_the_arguments_are_explained() -> None:
+    app = make_app()
+
+    @app.task
+    def send(to: str) -> None: ...
+
+    with pytest.raises(ArgumentsInvalid, match=r"task\.using\(delay=\.\.\.\)\.enqueue"):
+        send.job("ann", delay=5)  # pyright: ignore[reportCallIssue]
+
+
+def test_a_single_parameter_named_job_takes_the_job_as_it_is() -> None:
+    app = make_app()
+
+    @app.task
+    def answer(job): ...  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
+
+    assert answer.signature.is_raw
+
+
 def test_wrong_arguments_are_refused() -> None:
     app = make_app()
 

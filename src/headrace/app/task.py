@@ -198,7 +198,15 @@ class Task(Generic[P, T_co]):
                 f"Task {self.name!r} takes a LeasedJob. Enqueue its jobs with a client: enqueue(queue, NewJob(...)). "
                 "Nothing was written."
             )
-        arguments = self.signature.bind(args, kwargs)
+        try:
+            arguments = self.signature.bind(args, kwargs)
+        except ArgumentsInvalid as error:
+            if misplaced := sorted(kwargs.keys() & OPTION_NAMES - self.signature.parameters.keys()):
+                using = ", ".join(f"{each}=..." for each in misplaced)
+                raise ArgumentsInvalid(
+                    f"{error} Give options with `using`: task.using({using}).enqueue(...)."
+                ) from None
+            raise
         encode = self._prepare()[1]
         name, body = encode(arguments)
         options = self._options
