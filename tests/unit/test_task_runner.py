@@ -54,7 +54,7 @@ async def run_failing(function: Callable[[LeasedJob], object]) -> Exception:
     try:
         await runner.run(task, LeasedJob(REF, "1", "failing", b"", 1, 5, "lease", 0, 0))
     except Exception as error:
-        assert error.__traceback__ is not None
+        assert error.__traceback__ is not None  # noqa: PT017
         return error.with_traceback(error.__traceback__.tb_next)  # without the call in this function
     finally:
         await runner.close()
