@@ -14,7 +14,8 @@ RUNNING: dict[str, Any] = {
     **{"id": "1", "state": "running", "org": "acme", "project": "shop", "env": "prod", "queue": "emails"},
     **{"task": "send", "flow": "", "flow_type": "", "priority": 0, "attempts": 1, "max_attempts": 5},
     **{"enqueued_at": "2026-01-31T12:00:00Z", "due_at": "2026-01-31T12:00:00Z", "expires_at": None},
-    **{"payload": None, "error": None, "cancel_requested": False},
+    **{"payload": None, "args": None, "headers": {}, "codec": "json", "progress": {"done": 3, "total": 4}},
+    **{"error": None, "cancel_requested": False},
 }
 
 
@@ -41,6 +42,7 @@ def test_a_running_job_is_cancelled_after_a_confirmation(page: Page, dashboard_u
     page.goto(dashboard_url + job(ACME, "1"))
     page.get_by_test_id("cancel-job").click()
     dialog = page.get_by_role("dialog")
+    expect(page.get_by_test_id("job")).to_contain_text("3 of 4")
     expect(dialog).to_contain_text("stops it at the next heartbeat")
     assert mocked.cancels == []
     dialog.get_by_role("button", name="Cancel job").click()
