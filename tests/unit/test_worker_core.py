@@ -263,6 +263,34 @@ def test_a_cancelled_worker_takes_no_more_jobs() -> None:
     asyncio.run(scenario())
 
 
+class StubbornWait(FakeWait):
+    """Swallows the cancellation of a wait, like a client that is interrupted while it reconnects."""
+
+    async def wait(self) -> int | None:
+        try:
+            return await super().wait()
+        except asyncio.CancelledError:
+            return None
+
+
+def test_no_wait_goes_on_after_the_end_of_its_worker() -> None:
+    async def scenario() -> None:
+        source = FakeSource("source", 0)
+        wait, stop = StubbornWait([source], [0]), asyncio.Event()
+        core = WorkerCore(make_tasks(), WorkerOptions())
+        running = asyncio.create_task(core.run_forever(stop, lambda: core.serve_sources(NO_SERVER, [source], [wait])))
+        await until(lambda: wait.waits > 0)
+        stop.set()
+        await running
+        waits = wait.waits
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert wait.waits == waits
+
+    asyncio.run(scenario())
+
+
 def test_a_worker_that_is_recycled_does_not_wait_for_a_source_that_fails() -> None:
     async def scenario() -> None:
         broken, healthy = FakeSource("broken", 1), FakeSource("healthy", 5)

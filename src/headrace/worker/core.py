@@ -350,7 +350,7 @@ class WorkerCore:
     async def _wait_repeatedly(self, idle: IdleWait) -> None:
         """Mark sources that may have jobs, whenever the worker is idle: the one that it was woken for, or all after the
         longest wait, or after an error, because a wake may have been lost."""
-        while True:
+        while not self._end.is_set():  # also if a client has swallowed the cancellation of this task
             await idle.wanted.wait()
             await self._delay_after_false_wakes(idle.wait.sources)
             try:
