@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from headrace import Headrace, Retry, Tasks
+from headrace.app.duration import to_seconds
 from headrace.errors import TaskInvalid, TaskNotBound
 from headrace.worker.task_runner import TaskRunner
 
@@ -166,3 +167,9 @@ def test_options_of_jobs_that_need_integers_accept_nothing_else(name: str, value
 def test_a_retry_policy_has_numbers_that_make_sense(options: Any) -> None:
     with pytest.raises(ValueError, match="Retry"):
         Retry(**options)
+
+
+@pytest.mark.parametrize("duration", ["30", True, None])
+def test_a_duration_is_a_number_or_a_timedelta(duration: object) -> None:
+    with pytest.raises(TypeError, match="is no duration"):
+        to_seconds(duration)  # pyright: ignore[reportArgumentType]

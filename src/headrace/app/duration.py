@@ -10,7 +10,12 @@ Seconds = float | timedelta
 
 
 def to_seconds(duration: Seconds) -> float:
-    return duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+    """Return a duration in seconds. Raises TypeError for anything but a number or a timedelta."""
+    if isinstance(duration, timedelta):
+        return duration.total_seconds()
+    if isinstance(duration, bool) or not isinstance(duration, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"{duration!r} is no duration. Give seconds as a number, or a timedelta.")
+    return float(duration)
 
 
 def to_ms(duration: Seconds) -> int:
