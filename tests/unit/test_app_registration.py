@@ -10,6 +10,7 @@ import pytest
 from headrace import Headrace, Retry, Tasks
 from headrace.app.duration import to_seconds
 from headrace.errors import TaskInvalid, TaskNotBound
+from headrace.settings import load_settings
 from headrace.worker.task_runner import TaskRunner
 
 ENV = "acme/shop/prod"
@@ -173,3 +174,11 @@ def test_a_retry_policy_has_numbers_that_make_sense(options: Any) -> None:
 def test_a_duration_is_a_number_or_a_timedelta(duration: object) -> None:
     with pytest.raises(TypeError, match="is no duration"):
         to_seconds(duration)  # pyright: ignore[reportArgumentType]
+
+
+def test_the_settings_of_a_command_replace_the_retry_policy_of_earlier_settings() -> None:
+    app = Headrace(env="acme/shop/prod")
+    assert app.retry.base == 1
+    settings = load_settings({"queue.retry_base": "7s"}, {}, None).settings
+    app.adopt_settings(settings)
+    assert app.retry.base == 7

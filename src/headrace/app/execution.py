@@ -141,9 +141,10 @@ class TaskExecution:
 
     def reset(self) -> None:
         """Forget what depends on the app: it has changed."""
-        cached = ("plan", "_middleware", "_around_loop", "_around_call", "_needs_loop", "_is_simple", "_is_in_child")
-        cached = (*cached, "_decode_plain", "_is_blocking")
-        for name in cached:
+        for name in (
+            *("plan", "_middleware", "_around_loop", "_around_call", "_needs_loop", "_is_simple", "_is_in_child"),
+            *("_decode_plain", "_is_blocking"),
+        ):
             self.__dict__.pop(name, None)
 
     @cached_property

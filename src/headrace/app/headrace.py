@@ -105,6 +105,7 @@ class Headrace(Tasks):
         self._url = url
         self._postgres = postgres
         self._retry = retry
+        self._default_retry: Retry | None = None  # that of the settings, once it was used
         self._lifespan = lifespan
         self._settings = settings
         self._has_settings = settings is not None
@@ -197,6 +198,7 @@ class Headrace(Tasks):
         `postgres.url`; settings that were given to the app are kept. Return what applies."""
         if not self._has_settings or self._settings is None:
             self._settings = self._add_servers(settings, overridden)
+            self._default_retry = None
         return self._settings
 
     def _add_servers(self, settings: Settings, overridden: Collection[str]) -> Settings:
@@ -209,10 +211,12 @@ class Headrace(Tasks):
     @property
     def retry(self) -> Retry:
         """The retry policy of tasks that have none: that of the app, or of the settings."""
-        if self._retry is None:
+        if self._retry is not None:
+            return self._retry
+        if self._default_retry is None:
             queue = self.settings.queue
-            self._retry = Retry(base=queue.retry_base, longest=queue.retry_max)
-        return self._retry
+            self._default_retry = Retry(base=queue.retry_base, longest=queue.retry_max)
+        return self._default_retry
 
     def tenant(self, env: EnvRef | str) -> AbstractContextManager[EnvRef]:
         """Return a context manager in which jobs are enqueued in this environment."""
