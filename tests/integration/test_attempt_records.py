@@ -14,11 +14,11 @@ import pytest
 
 from headrace.errors import QueueFull
 from headrace.model.event import generate_event_lua
-from headrace.model.job import AttemptRecord, JobInfo, JobState, LeasedJob, NewJob
+from headrace.model.job import MAX_RECORD_BYTES, AttemptRecord, JobInfo, JobState, LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
 from headrace.queue.client import Client, QueueOptions, SyncClient
-from headrace.queue.scripts import MAX_RECORD_BYTES, Deferral, Stubs, WarmCaps
+from headrace.queue.scripts import Deferral, Stubs, WarmCaps
 from headrace.queue.state import QueueState, read_state
 from headrace.queue.tasks import PROCESS, CannotRunYet, RegisteredTask, Snooze, TaskRegistry
 from headrace.valkey.connect import Valkey

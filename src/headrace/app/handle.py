@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import msgspec
+
 from headrace.app.context import current_running
 from headrace.app.duration import Seconds, to_seconds
 from headrace.app.records import DEAD, DONE, KeptAttempt, parse_attempts
@@ -126,7 +128,7 @@ class JobHandle(Generic[T_co]):
                 raise ResultUnknown(f"Job {self.id} is done, but {last.missing}.")
             try:
                 if self.task is None:
-                    return _decode_json(last.value)
+                    return msgspec.json.decode(last.value)
                 return self.task.prepare_codec().decode_result(last.value)
             except ValueError as error:
                 raise ResultUnknown(
@@ -156,9 +158,3 @@ def _is_pending(state: JobState | None) -> bool:
 
 def _compute_deadline(timeout: Seconds | None) -> float | None:
     return None if timeout is None else time.monotonic() + to_seconds(timeout)
-
-
-def _decode_json(value: bytes) -> Any:
-    import msgspec
-
-    return msgspec.json.decode(value)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from headrace.model.job import AttemptRecord, LeasedJob
+from headrace.model.job import MAX_RECORD_BYTES, AttemptRecord, LeasedJob
 from headrace.queue.tasks import TaskFailure
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DONE, FAILED, DEAD = "done", "failed", "dead"
-MAX_RESULT_BYTES = 64 * 1024
+MAX_RESULT_BYTES = MAX_RECORD_BYTES - 1000  # the rest is left for what a record has beside the result
 MAX_TEXT = 8000  # characters of a traceback
 
 
@@ -52,8 +52,8 @@ def make_result_record(
         body = task.prepare_codec().encode_result(value)
     except Exception as error:
         missing = f"the result cannot be encoded: {error}"
-    if len(body) > MAX_RESULT_BYTES - 1000:
-        missing = f"the result has {len(body)} bytes, more than {MAX_RESULT_BYTES - 1000}"
+    if len(body) > MAX_RESULT_BYTES:
+        missing = f"the result has {len(body)} bytes, more than {MAX_RESULT_BYTES}"
         body = b""
     if missing:
         log.warning("job %s (task %s) is done, but %s", job.id, job.task, missing, extra={"action": "result_not_kept"})

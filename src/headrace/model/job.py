@@ -101,6 +101,10 @@ class JobInfo:
     codec: str = JSON_CODEC  # format of the payload of a typed task
 
 
+MAX_RECORD_BYTES = 64 * 2**10
+"""Size of the longest record of an attempt that is kept."""
+
+
 @dataclass(frozen=True)
 class AttemptRecord:
     """What is kept of an ended attempt, and for how long."""

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from headrace.model.envelope import open_payload, split_flow_type
 from headrace.model.event import generate_event_lua
-from headrace.model.job import AttemptRecord, JobInfo, JobLeaseState, JobState, LeasedJob, NewJob
+from headrace.model.job import MAX_RECORD_BYTES, AttemptRecord, JobInfo, JobLeaseState, JobState, LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.validate import MAX_DELAY_MS
@@ -45,7 +45,6 @@ class WarmCaps:
 DEFAULT_CAPS = WarmCaps()
 MAX_ENQUEUE_PREFIXES = 1024  # queues whose constant arguments are kept
 MAX_EXCLUDED_TASKS = 50
-MAX_RECORD_BYTES = 64 * 2**10  # of one attempt; a longer record is not kept, but counted as dropped
 
 Records = Mapping[str, AttemptRecord]
 """Records of ended attempts, by lease."""

@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from headrace.app.duration import to_ms
 from headrace.app.execution import PreparedJob, TaskExecution
-from headrace.app.records import MAX_RESULT_BYTES, KeptAttempt, make_failure_record, make_result_record, name_worker
+from headrace.app.records import KeptAttempt, make_failure_record, make_result_record, name_worker
 from headrace.app.records import parse_attempts as parse_records
 from headrace.contrib.django.arguments import DjangoArguments, load_task, to_plain_json
 from headrace.contrib.django.compat import (
@@ -32,14 +32,14 @@ from headrace.contrib.django.compat import (
 from headrace.contrib.django.results import convert_error, fill_workers, find_enqueued, find_started
 from headrace.contrib.django.task import HeadraceTaskResult, set_field
 from headrace.errors import HeadraceError
-from headrace.model.job import AttemptRecord, LeasedJob
+from headrace.model.job import MAX_RECORD_BYTES, AttemptRecord, LeasedJob
 from headrace.queue.tasks import Bury, TaskFailure
 from headrace.worker.failures import decide_retry, format_traceback
 
 if TYPE_CHECKING:
     from headrace.contrib.django.app import DjangoJobTask
 
-MAX_VALUE_BYTES = MAX_RESULT_BYTES - 2000
+MAX_VALUE_BYTES = MAX_RECORD_BYTES - 2000
 """Longest return value, as JSON. Beside it a record has names and times."""
 
 
@@ -163,7 +163,7 @@ class DjangoExecution(TaskExecution):
             return None
         details = self._describe(job)
         record = make_result_record(self._task, job, value, to_ms(ttl), details)
-        if len(record.body) > MAX_RESULT_BYTES:
+        if len(record.body) > MAX_RECORD_BYTES:
             record = make_result_record(self._task, job, value, to_ms(ttl), {**details, "arguments": None})
         return record
 
@@ -176,7 +176,7 @@ class DjangoExecution(TaskExecution):
             failure = TaskFailure(run.error.exception_class_path, failure.message, run.error.traceback)
         details = self._describe(job)
         record = make_failure_record(job, failure, is_final, to_ms(ttl), details)
-        if len(record.body) > MAX_RESULT_BYTES:
+        if len(record.body) > MAX_RECORD_BYTES:
             record = make_failure_record(job, failure, is_final, to_ms(ttl), {**details, "arguments": None})
         return record
 
