@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import cast
 
-from headrace.spool.destination import PermanentSendError, RetryableSendError, SendBatch
+from headrace.export.destination import PermanentSendError, RetryableSendError, SendBatch
 from headrace.spool.record import NewRecord, SpoolRecord
 from tests.http_errors import error_for_status, parse_retry_after
 

@@ -6,7 +6,7 @@ import re
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 
-from headrace.spool.destination import (
+from headrace.export.destination import (
     AuthSendError,
     PermanentSendError,
     RetryableSendError,

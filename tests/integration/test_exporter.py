@@ -14,13 +14,13 @@ from typing import Any, cast
 
 import pytest
 
+from headrace.export.adaptive import WorkerBounds
+from headrace.export.breaker import BreakerState
+from headrace.export.destination import Destination, RetryableSendError, SendBatch
+from headrace.export.exporter import Exporter, ExporterOptions
+from headrace.export.file_destination import FileDestination
 from headrace.runtime.backoff import Backoff
 from headrace.spool import exporter as exporter_module
-from headrace.spool.adaptive import WorkerBounds
-from headrace.spool.breaker import BreakerState
-from headrace.spool.destination import Destination, RetryableSendError, SendBatch
-from headrace.spool.exporter import Exporter, ExporterOptions
-from headrace.spool.file_destination import FileDestination
 from headrace.spool.inspect import list_dead
 from headrace.spool.options import SpoolOptions
 from headrace.spool.record import SpoolRecord

@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pytest
 
+from headrace.export.exporter import Exporter, ExporterOptions
 from headrace.model.event import Op
 from headrace.pipeline import clickhouse_destination
 from headrace.pipeline.arrow import to_payload
 from headrace.pipeline.clickhouse_destination import ClickHouseDestination
 from headrace.runtime.backoff import Backoff
-from headrace.spool.exporter import Exporter, ExporterOptions
 from headrace.spool.options import SpoolOptions
 from headrace.spool.spool import Spool
 from headrace.warehouse import queue_metrics
@@ -135,7 +135,7 @@ DIES_BEFORE_THE_ACK = """
 import os, sys
 from pathlib import Path
 from headrace.pipeline.clickhouse_destination import ClickHouseDestination
-from headrace.spool.exporter import Exporter, ExporterOptions
+from headrace.export.exporter import Exporter, ExporterOptions
 from headrace.spool.options import SpoolOptions
 from headrace.spool.spool import Spool
 from headrace.warehouse.blocks import BlockWriter

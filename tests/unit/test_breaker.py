@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from headrace.spool.breaker import Breaker, BreakerState, Permit
+from headrace.export.breaker import Breaker, BreakerState, Permit
 
 THRESHOLD = 3
 RESET_S = 30.0

@@ -8,10 +8,7 @@ import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 
 from headrace.errors import ServiceUnavailable
-from headrace.pipeline import clickhouse_destination
-from headrace.pipeline.arrow import to_payload
-from headrace.pipeline.clickhouse_destination import MAX_BLOCK_ROWS, ClickHouseDestination, InsertBlock, to_send_error
-from headrace.spool.destination import (
+from headrace.export.destination import (
     AuthSendError,
     PermanentSendError,
     RetryableSendError,
@@ -19,6 +16,9 @@ from headrace.spool.destination import (
     SendError,
     TooLargeSendError,
 )
+from headrace.pipeline import clickhouse_destination
+from headrace.pipeline.arrow import to_payload
+from headrace.pipeline.clickhouse_destination import MAX_BLOCK_ROWS, ClickHouseDestination, InsertBlock, to_send_error
 from headrace.spool.record import NewRecord, SpoolRecord
 from headrace.warehouse.blocks import BlockWriter, to_insert_failed
 from headrace.warehouse.connect import Client

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.pipeline.options import IN_ORDER
-from headrace.runtime.backoff import JITTER, LONGEST_RETRY_AFTER_S, Backoff
-from headrace.spool.adaptive import DEAD_BAND, CounterRate, ExportLoad, WorkerBounds, compute_worker_count
-from headrace.spool.destination import (
+from headrace.export.adaptive import DEAD_BAND, CounterRate, ExportLoad, WorkerBounds, compute_worker_count
+from headrace.export.destination import (
     AuthSendError,
     PermanentSendError,
     RetryableSendError,
     SendError,
     TooLargeSendError,
 )
-from headrace.spool.exporter import ExporterOptions
-from headrace.spool.health import DestinationHealth
-from headrace.spool.outcomes import UnknownOutcomes
+from headrace.export.exporter import ExporterOptions
+from headrace.export.health import DestinationHealth
+from headrace.export.outcomes import UnknownOutcomes
+from headrace.pipeline.options import IN_ORDER
+from headrace.runtime.backoff import JITTER, LONGEST_RETRY_AFTER_S, Backoff
 from tests.http_errors import error_for_status, parse_retry_after
 
 DEFAULT_BACKOFF = ExporterOptions().backoff

@@ -10,16 +10,18 @@ from pathlib import Path
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace.export.exporter import Exporter, ExporterOptions
+from headrace.export.metrics import EXPORT_METRICS, read_export_families
 from headrace.runtime.backoff import Backoff
 from headrace.runtime.prometheus import build_registry
-from headrace.spool.exporter import Exporter, ExporterOptions
 from headrace.spool.failover import Failover
-from headrace.spool.metrics import METRICS, SpoolMetric, read_families
+from headrace.spool.metrics import FAILOVER_METRICS, SPOOL_METRICS, SpoolMetric, read_spool_families
 from headrace.spool.options import SpoolOptions
 from headrace.spool.spool import Spool
 from tests.conftest import wait_until
 from tests.exporting import Answer, HttpDestination, serving
 
+METRICS = (*SPOOL_METRICS, *EXPORT_METRICS, *FAILOVER_METRICS)
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "spool-metrics.md").read_text("utf-8")
 UNKNOWN_WHEN_EMPTY = {"headrace_spool_oldest_put_timestamp_seconds"}
 
@@ -57,7 +59,9 @@ def scraped(spool: Spool) -> Generator[dict[str, dict[tuple[str, ...], float]]]:
         options = ExporterOptions(workers=1, preparers=1, backoff=once)
         exporter = Exporter(spool, HttpDestination(server.port), options)
         failover = Failover(spool)
-        registry = build_registry(lambda: read_families("main", spool, exporter, failover))
+        registry = build_registry(
+            lambda: read_spool_families("main", spool, failover), lambda: read_export_families("main", exporter)
+        )
         spool.put(b"one", token="1", durable=False)
         spool.put(b"two", token="2", durable=False)
         exporter.start()
@@ -94,7 +98,7 @@ def test_what_is_exposed_is_what_is_declared(tmp_path: Path) -> None:
 
 def test_a_spool_alone_has_no_series_of_an_exporter(tmp_path: Path) -> None:
     with Spool.open(SpoolOptions(path=tmp_path)) as spool:
-        families = {metric.name: series for metric, series in read_families("main", spool)}
+        families = {metric.name: series for metric, series in read_spool_families("main", spool)}
         assert not [name for name in families if name.startswith("headrace_export")]
         for name in UNKNOWN_WHEN_EMPTY:
             assert families[name] == {}, "unknown is no zero"

@@ -19,10 +19,10 @@ from headrace.cli.progress import progress_bar
 from headrace.cli.signals import install_stop_event
 from headrace.cli.spool_options import build_exporter_options, build_send_limit, build_spool_options, find_spool_path
 from headrace.errors import SpoolError
+from headrace.export.destination import Destination
+from headrace.export.exporter import Exporter
+from headrace.export.file_destination import FileDestination
 from headrace.settings import Settings
-from headrace.spool.destination import Destination
-from headrace.spool.exporter import Exporter
-from headrace.spool.file_destination import FileDestination
 from headrace.spool.inspect import Inspection, inspect_spool, list_dead, list_quarantine
 from headrace.spool.retained_files import RetainedFile
 from headrace.spool.spool import Spool

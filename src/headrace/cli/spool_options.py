@@ -10,10 +10,10 @@ import threading
 from pathlib import Path
 from typing import cast
 
+from headrace.export.adaptive import WorkerBounds
+from headrace.export.exporter import ExporterOptions
 from headrace.runtime.backoff import Backoff
 from headrace.settings import Settings
-from headrace.spool.adaptive import WorkerBounds
-from headrace.spool.exporter import ExporterOptions
 from headrace.spool.options import FullBehavior, SpoolOptions, SyncPolicy
 
 # Memory limit of a container: control groups version 2 and 1.

@@ -21,8 +21,7 @@ from dataclasses import astuple, dataclass, replace
 
 import pyarrow as pa
 
-from headrace.pipeline.arrow import from_payload, to_payload
-from headrace.spool.destination import (
+from headrace.export.destination import (
     AuthSendError,
     PermanentSendError,
     RetryableSendError,
@@ -30,6 +29,7 @@ from headrace.spool.destination import (
     SendError,
     TooLargeSendError,
 )
+from headrace.pipeline.arrow import from_payload, to_payload
 from headrace.spool.record import NewRecord, SpoolRecord
 from headrace.warehouse import pipeline_coverage
 from headrace.warehouse.blocks import DEDUPLICATION_WINDOW, BlockWriter, InsertFailed, to_arrow_file

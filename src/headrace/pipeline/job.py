@@ -28,6 +28,8 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.errors import HeadraceError, PipelineFenced, SparkGone
+from headrace.export.exporter import Exporter
+from headrace.export.metrics import read_export_families
 from headrace.pipeline import checkpoint
 from headrace.pipeline.checkpoint import StartFrom
 from headrace.pipeline.clickhouse_destination import ClickHouseDestination
@@ -51,8 +53,7 @@ from headrace.runtime.backoff import Backoff
 from headrace.runtime.http_server import serve_metrics
 from headrace.runtime.metrics import MetricFamilies
 from headrace.runtime.prometheus import MetricCollector
-from headrace.spool.exporter import Exporter
-from headrace.spool.metrics import read_families as read_spool_families
+from headrace.spool.metrics import read_spool_families
 from headrace.spool.spool import Spool
 from headrace.valkey.connect import Valkey
 from headrace.valkey.connect import connect as connect_valkey
@@ -91,9 +92,12 @@ def open_pipeline(options: PipelineOptions, *sources: Callable[[], MetricFamilie
     )
     exporter = Exporter(spool, ClickHouseDestination(writer), options.exporter)
     pipeline = PipelineContext(options, spool, exporter, PipelineMonitor())
-    pipeline.monitor.registry.register(
-        MetricCollector([lambda: read_spool_families("pipeline", spool, exporter), *sources])
-    )
+    families = [
+        lambda: read_spool_families("pipeline", spool),
+        lambda: read_export_families("pipeline", exporter),
+        *sources,
+    ]
+    pipeline.monitor.registry.register(MetricCollector(families))
     try:
         exporter.start()
         registry, token = pipeline.monitor.registry, options.metrics_token

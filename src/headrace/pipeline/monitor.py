@@ -10,10 +10,10 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from headrace.export.health import UNHEALTHY_AFTER
 from headrace.runtime.loop import single_value_family
 from headrace.runtime.metrics import DurationHistogram, MetricDeclaration, MetricFamilies, MetricValues
 from headrace.runtime.prometheus import build_registry
-from headrace.spool.health import UNHEALTHY_AFTER
 from headrace.warehouse.pipeline_batches import PipelineBatch
 
 BATCHES = MetricDeclaration("headrace_pipeline_batches_total", "counter", "Micro-batches stored in the spool.")

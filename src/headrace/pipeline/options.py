@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headrace.export.exporter import ExporterOptions
 from headrace.pipeline.problem_reports import ReportProblem
 from headrace.pipeline.session import SessionOptions
 from headrace.runtime.backoff import Backoff
-from headrace.spool.exporter import ExporterOptions
 from headrace.spool.options import SpoolOptions
 
 # One worker, so that records arrive in the order of their batches: the watermark must follow its rows.

@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from headrace.errors import HeadraceError
+from headrace.export.exporter import Exporter
 from headrace.runtime.loop import run_in_thread
-from headrace.spool.exporter import Exporter
 
 log = logging.getLogger(__name__)
 

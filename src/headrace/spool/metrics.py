@@ -1,22 +1,17 @@
-"""Prometheus metrics of a spool, its exporter, circuit breaker and failover: `headrace_spool_*` and
-`headrace_export_*`.
+"""Prometheus metrics of a spool and of its failover: `headrace_spool_*`, and `headrace_export_failover_*`.
 
 Every metric is declared once, below; docs/reference/spool-metrics.md repeats the declarations and a test compares them.
-Nothing is counted here: at a scrape, each component returns one consistent snapshot, and no scrape waits for a
-destination.
+Nothing is counted here: at a scrape, each component returns one consistent snapshot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Literal, TypeAlias
 
 from headrace.runtime.metrics import DurationHistogram, LabelValues, MetricDeclaration, MetricFamilies
-from headrace.spool.breaker import BreakerState
-from headrace.spool.export_stats import LATENCY_BOUNDS_S, ExporterStats
-from headrace.spool.exporter import Exporter
 from headrace.spool.failover import Failover, FailoverStats
 from headrace.spool.options import FSYNC_BOUNDS_S, SpoolStats
 from headrace.spool.spool import Spool
@@ -29,10 +24,10 @@ MetricType: TypeAlias = Literal["gauge", "counter", "histogram"]
 
 @dataclass(frozen=True, kw_only=True)
 class SpoolMetric(MetricDeclaration):
-    """Declaration of a metric, and how to read it from the stats of its source. All have the label `spool`, those of an
-    exporter also `destination`; `read` returns values by the labels after these."""
+    """Declaration of a metric of a spool or of what uses it, and how to read it from the stats of its source. The first
+    labels are those of the source: `spool`, for an exporter also `destination`; `read` returns values by the labels
+    after these."""
 
-    source: Literal["spool", "export", "failover"]
     read: Callable[[Any], SpoolMetricValue]
 
 
@@ -40,30 +35,18 @@ def _declare_spool(
     name: str, type: MetricType, help: str, read: str | Callable[[SpoolStats], SpoolMetricValue], *labels: str
 ) -> SpoolMetric:
     get = attrgetter(read) if isinstance(read, str) else read
-    return SpoolMetric(f"headrace_spool_{name}", type, help, ("spool", *labels), source="spool", read=get)
-
-
-def _declare_export(
-    name: str, type: MetricType, help: str, read: str | Callable[[ExporterStats], SpoolMetricValue], *labels: str
-) -> SpoolMetric:
-    get = attrgetter(read) if isinstance(read, str) else read
-    every = ("spool", "destination", *labels)
-    return SpoolMetric(f"headrace_export_{name}", type, help, every, source="export", read=get)
-
-
-def _declare_by_error(name: str, help: str, attribute: str) -> SpoolMetric:
-    get: Callable[[ExporterStats], Mapping[str, int]] = attrgetter(attribute)
-    return _declare_export(name, "counter", help, lambda export: _by_label(get(export)), "error_type")
+    return SpoolMetric(f"headrace_spool_{name}", type, help, ("spool", *labels), read=get)
 
 
 def _declare_failover(
     name: str, type: MetricType, help: str, read: str | Callable[[FailoverStats], SpoolMetricValue], *labels: str
 ) -> SpoolMetric:
     get = attrgetter(read) if isinstance(read, str) else read
-    return SpoolMetric(f"headrace_export_{name}", type, help, ("spool", *labels), source="failover", read=get)
+    return SpoolMetric(f"headrace_export_{name}", type, help, ("spool", *labels), read=get)
 
 
-def _by_label(values: Mapping[str, int]) -> dict[LabelValues, float]:
+def by_label(values: Mapping[str, int]) -> dict[LabelValues, float]:
+    """Return counts by one label, as values of a metric."""
     return {(label,): count for label, count in sorted(values.items())}
 
 
@@ -81,28 +64,12 @@ def _read_fsyncs(spool: SpoolStats) -> DurationHistogram:
     return DurationHistogram(FSYNC_BOUNDS_S, spool.fsync_buckets, spool.fsync_seconds)
 
 
-def _read_latencies(export: ExporterStats) -> DurationHistogram:
-    return DurationHistogram(LATENCY_BOUNDS_S, export.latency_counts, export.latency_sum_s)
-
-
-def _read_state(export: ExporterStats) -> dict[LabelValues, float]:
-    return {(state,): export.breaker.state is state for state in BreakerState}
-
-
-def _read_transitions(export: ExporterStats) -> dict[LabelValues, float]:
-    return {(before, after): count for (before, after), count in sorted(export.breaker.transitions.items())}
-
-
-def _count_busy(export: ExporterStats) -> float:
-    return export.preparers_active + export.senders_active
-
-
 def _read_lost(memory: FailoverStats) -> dict[LabelValues, float]:
     """Return losses by reason, including zeros: an alert on a rate needs to see the first loss too."""
-    return _by_label({"evicted": 0, "shutdown": 0, **memory.lost})
+    return by_label({"evicted": 0, "shutdown": 0, **memory.lost})
 
 
-METRICS: tuple[SpoolMetric, ...] = (
+SPOOL_METRICS: tuple[SpoolMetric, ...] = (
     # State of the spool
     _declare_spool("records", "gauge", "Records waiting or in flight.", "size"),
     _declare_spool("bytes", "gauge", "Bytes of records waiting or in flight.", "bytes"),
@@ -144,7 +111,7 @@ METRICS: tuple[SpoolMetric, ...] = (
         "dropped_total",
         "counter",
         "Records dropped because of a limit or a full disk, by reason.",
-        lambda spool: _by_label(spool.dropped),
+        lambda spool: by_label(spool.dropped),
         "reason",
     ),
     _declare_spool("corrupt_total", "counter", "Records lost to corruption on disk.", "corrupt"),
@@ -171,58 +138,10 @@ METRICS: tuple[SpoolMetric, ...] = (
     _declare_spool("inmemory_flushes_total", "counter", "Writes of batches of records from memory to disk.", "flushes"),
     _declare_spool("fsync_duration_seconds", "histogram", "Duration of fsyncs.", _read_fsyncs),
     _declare_spool("fsync_max_seconds", "gauge", "Longest fsync since start.", "fsync_max_seconds"),
-    # Exporter
-    _declare_export("healthy", "gauge", "0 after three consecutive failures, until a success; otherwise 1.", "healthy"),
-    _declare_export("sent_records_total", "counter", "Records delivered to the destination.", "sent"),
-    _declare_export("sent_bytes_total", "counter", "Bytes of delivered records.", "sent_bytes"),
-    _declare_by_error("failures_total", "Failed sends, including retries, by error type.", "failures"),
-    _declare_export("retries_total", "counter", "Records returned to the spool to be sent again.", "retries"),
-    _declare_export("retry_successes_total", "counter", "Records delivered after earlier failures.", "retry_successes"),
-    _declare_by_error(
-        "retry_failures_total", "Failed sends of records that had failed before, by error type.", "retry_failures"
-    ),
-    _declare_by_error("dead_letters_total", "Records moved to the dead letters, by error type.", "rejected"),
-    _declare_export("splits_total", "counter", "Records split because the destination refused their size.", "splits"),
-    _declare_export("released_total", "counter", "Prepared records returned to the spool unsent.", "released"),
-    _declare_export("errors_total", "counter", "Internal errors, each with a traceback in the log.", "errors"),
-    _declare_export("workers", "gauge", "Workers currently allowed to send.", "workers"),
-    _declare_export("max_workers", "gauge", "Sender threads, including those not allowed to send now.", "senders"),
-    _declare_export("workers_active", "gauge", "Threads preparing or sending a record.", _count_busy),
-    _declare_export("preparers_active", "gauge", "Threads preparing a record.", "preparers_active"),
-    _declare_export("senders_active", "gauge", "Threads sending a record.", "senders_active"),
-    _declare_export("sends_in_flight", "gauge", "Records being sent.", "sending"),
-    _declare_export(
-        "send_latency_ewma_seconds",
-        "gauge",
-        "Exponentially weighted average duration of a request; no series before the first.",
-        "latency_s",
-    ),
-    _declare_export("send_duration_seconds", "histogram", "Duration of requests, successful or not.", _read_latencies),
-    _declare_export("backoff_seconds", "gauge", "Remaining backoff after a failure; 0 if none.", "backoff_s"),
-    _declare_export("unclear_records", "gauge", "Records whose send outcome is unknown.", "unclear"),
-    _declare_export(
-        "passed_blocks", "gauge", "Blocks sent after the oldest record with an unknown outcome.", "passed_blocks"
-    ),
-    # Circuit breaker
-    _declare_export(
-        "breaker_state", "gauge", "1 for the circuit breaker's current state, 0 for the others.", _read_state, "state"
-    ),
-    _declare_export(
-        "breaker_transitions_total",
-        "counter",
-        "State changes of the circuit breaker.",
-        _read_transitions,
-        "from",
-        "to",
-    ),
-    _declare_export("breaker_opened_total", "counter", "Times the circuit breaker opened.", "breaker.opened"),
-    _declare_export(
-        "breaker_rejected_total",
-        "counter",
-        "Attempts to lease or send that the circuit breaker rejected.",
-        "breaker.rejected",
-    ),
-    # Memory failover
+)
+"""The metrics of a spool, in the order of docs/reference/spool-metrics.md."""
+
+FAILOVER_METRICS: tuple[SpoolMetric, ...] = (
     _declare_failover("failover_records", "gauge", "Records in failover memory, waiting for the disk.", "records"),
     _declare_failover("failover_bytes", "gauge", "Bytes of records in failover memory.", "bytes"),
     _declare_failover(
@@ -238,23 +157,20 @@ METRICS: tuple[SpoolMetric, ...] = (
         "data_loss_total", "counter", "Records lost from failover memory, by reason.", _read_lost, "reason"
     ),
 )
-"""All metrics, in the order of docs/reference/spool-metrics.md."""
+"""The metrics of failover memory, in the order of docs/reference/spool-metrics.md."""
 
 
-def read_families(
-    name: str, spool: Spool, exporter: Exporter | None = None, failover: Failover | None = None
-) -> MetricFamilies:
-    """Return the metrics of a spool and of what uses it. `name` distinguishes the spools of a process."""
-    stats = {
-        "spool": spool.stats(),
-        "export": exporter.stats() if exporter else None,
-        "failover": failover.stats() if failover else None,
-    }
-    for metric in METRICS:
-        found = stats[metric.source]
-        if found is not None:
-            own = (found.destination,) if isinstance(found, ExporterStats) else ()
-            yield metric, _add_labels((name, *own), metric.read(found))
+def read_spool_families(name: str, spool: Spool, failover: Failover | None = None) -> MetricFamilies:
+    """Return the metrics of a spool and of its failover. `name` distinguishes the spools of a process."""
+    yield from read_metrics(SPOOL_METRICS, (name,), spool.stats())
+    if failover:
+        yield from read_metrics(FAILOVER_METRICS, (name,), failover.stats())
+
+
+def read_metrics(metrics: Iterable[SpoolMetric], source: LabelValues, stats: object) -> MetricFamilies:
+    """Return metrics read from the stats of one source, whose label values come first."""
+    for metric in metrics:
+        yield metric, _add_labels(source, metric.read(stats))
 
 
 def _add_labels(first: LabelValues, value: SpoolMetricValue) -> dict[LabelValues, float | DurationHistogram]:

@@ -9,8 +9,8 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from headrace.spool.adaptive import MovingAverage
-from headrace.spool.breaker import BreakerStats
+from headrace.export.adaptive import MovingAverage
+from headrace.export.breaker import BreakerStats
 
 LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from headrace.spool.destination import RetryableSendError, SendBatch
+from headrace.export.destination import RetryableSendError, SendBatch
 from headrace.spool.record import NewRecord, SpoolRecord
 
 

@@ -30,10 +30,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from headrace.errors import SpoolError
-from headrace.runtime.backoff import Backoff
-from headrace.spool.adaptive import CounterRate, ExportLoad, WorkerBounds, compute_worker_count
-from headrace.spool.breaker import Breaker, BreakerState, Permit
-from headrace.spool.destination import (
+from headrace.export.adaptive import CounterRate, ExportLoad, WorkerBounds, compute_worker_count
+from headrace.export.breaker import Breaker, BreakerState, Permit
+from headrace.export.destination import (
     Destination,
     PermanentSendError,
     RetryableSendError,
@@ -41,10 +40,11 @@ from headrace.spool.destination import (
     SendError,
     TooLargeSendError,
 )
-from headrace.spool.export_stats import ExportCounters, ExporterStats
-from headrace.spool.flow_control import IDLE_S, TICK_S, FlowControl, PreparedRecord
-from headrace.spool.health import UNHEALTHY_AFTER, DestinationHealth
-from headrace.spool.outcomes import UnknownOutcomes
+from headrace.export.flow_control import IDLE_S, TICK_S, FlowControl, PreparedRecord
+from headrace.export.health import UNHEALTHY_AFTER, DestinationHealth
+from headrace.export.outcomes import UnknownOutcomes
+from headrace.export.stats import ExportCounters, ExporterStats
+from headrace.runtime.backoff import Backoff
 from headrace.spool.record import SpoolRecord
 from headrace.spool.spool import Spool
 

@@ -21,9 +21,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.spool.breaker import Breaker, BreakerState, Permit
-from headrace.spool.destination import SendBatch
-from headrace.spool.outcomes import UnknownOutcomes
+from headrace.export.breaker import Breaker, BreakerState, Permit
+from headrace.export.destination import SendBatch
+from headrace.export.outcomes import UnknownOutcomes
 from headrace.spool.record import SpoolRecord
 
 TICK_S = 0.05  # interval of waits that end by time
