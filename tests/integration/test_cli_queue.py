@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from headrace.cli import main
+from headrace.cli import dead, main
 from headrace.cli.doctor_valkey import check_valkey
 from headrace.cli.queue_table import COLUMNS
 from headrace.errors import QueueFull
@@ -22,7 +22,9 @@ from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
 from headrace.queue.client import Client, QueueOptions, SyncClient
+from headrace.queue.registry import RunningTask, WorkerRegistration
 from headrace.queue.state import QueueState, read_states
+from headrace.queue.tasks import TaskRegistry
 from headrace.valkey.connect import Valkey, connect
 from headrace.valkey.scripts import run as run_script
 from tests.conftest import ODD_NAMES, wait_until
@@ -77,6 +79,7 @@ def shell(valkey: Valkey, valkey_url: str, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("HEADRACE_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return Shell(valkey, valkey_url)
 
 
@@ -160,7 +163,7 @@ class TestQueues:
         odd, emails = rows  # by name
         assert odd.startswith(REF.org)
         assert odd.split()[-12:] == ["0", "0", "0", "0", "1", "3", "0", "-", "0", "B", "paused", "closed"]
-        assert emails.split()[:11] == ["acme", "shop", "prod", "emails", "1", "0", "1", "1", "0", "-", "0"]
+        assert emails.split()[:9] == ["acme/shop/prod", "emails", "1", "0", "1", "1", "0", "-", "0"]
         assert emails.endswith("1.0 KiB")
 
     def test_caps_of_one_queue(self, shell: Shell) -> None:
@@ -240,7 +243,7 @@ def _enqueued_per_s(line: str, as_json: bool) -> float:
         rates = json.loads(line)["queues"][0]["per_s"]
         return rates["enqueued"] if rates else 0.0
     cells = line.split()
-    return float(cells[-3]) if cells and cells[0] == "acme" and cells[-3] != "-" else 0.0
+    return float(cells[-3]) if cells and cells[0] == "acme/shop/prod" and cells[-3] != "-" else 0.0
 
 
 class TestJob:
@@ -308,7 +311,152 @@ def test_redrive_takes_the_dead_jobs_that_are_meant(shell: Shell) -> None:
     assert (shell.state().dead, shell.state().depth) == (0, 4)
 
 
+def test_redrive_in_parts(shell: Shell) -> None:
+    for number in range(5):
+        shell.client.enqueue(REF, NewJob("a" if number % 2 else "b", id=str(number)))
+        shell.bury("timeout")
+    assert shell.document("redrive", *NAMES, "--dry-run", "--task", "b") == {"would_redrive": 3}
+    assert shell.document("redrive", *NAMES, "--dry-run", "--limit", "2") == {"would_redrive": 2}
+    assert shell.state().dead == 5
+    assert shell.document("redrive", *NAMES, "--task", "b", "--limit", "2") == {"redriven": 2, "remaining": 0}
+    assert [job["id"] for job in shell.document("dead", "list", *NAMES)["jobs"]] == ["4", "3", "1"], "oldest first"
+    assert shell.document("redrive", *NAMES, "--limit", "9") == {"redriven": 3, "remaining": 0}
+    shell.refused("redrive", *NAMES, "--limit", "1", "--id", "1", code=2)
+
+
+def test_dead_jobs_are_listed_and_deleted(shell: Shell) -> None:
+    for number in range(3):
+        shell.client.enqueue(REF, NewJob("send", b"xy", id=str(number)))
+        shell.bury(f"Traceback ...\nTimeout: after {number} s\x1b[2J")
+    listed = shell.document("dead", "list", *NAMES, "--limit", "2")
+    assert [(job["id"], job["bytes"]) for job in listed["jobs"]] == [("2", 2), ("1", 2)]
+    assert listed["more"]
+    text = shell.ok("dead", "list", *NAMES, "--id", "0")
+    assert "Timeout: after 0 s\\x1b[2J" in text
+    assert "\x1b" not in text
+    assert "UTC" in text
+    assert shell.document("dead", "delete", *NAMES, "--error", "after 1 s") == {"removed": 1}
+    assert shell.document("discard", *NAMES) == {"removed": 2}
+    assert "There is no queue" in shell.refused("dead", "list", "acme", "shop", "prod", "nothing")
+
+
+def test_a_terminal_is_asked_before_jobs_are_deleted(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        shell.client.enqueue(REF, NewJob("send"))
+        shell.bury("failed")
+    monkeypatch.setattr(dead, "is_interactive", lambda: True)
+    refused = shell.run("dead", "delete", *NAMES, input=b"n\n")
+    assert refused.exit_code == 1
+    assert f"Delete 2 dead jobs of {REF.queue} permanently?" in refused.stderr
+    assert shell.state().dead == 2
+    assert "2 jobs removed" in shell.ok("dead", "delete", *NAMES, input=b"y\n")
+
+
+class TestContext:
+    def test_names_can_be_left_out(self, shell: Shell) -> None:
+        shell.client.enqueue(EMAILS, NewJob("send", id="1"))
+        assert "no context" in shell.ok("context", "show")
+        assert "there is no context" in shell.refused("pause", "emails", code=2)
+        assert shell.ok("context", "use", "acme/shop/prod") == "commands use acme/shop/prod\n"
+        assert shell.document("context", "show")["env"] == "prod"
+        shell.ok("pause", "emails")
+        assert shell.state(EMAILS).paused
+        shell.ok("enqueue", "emails", "send", "--id", "2")
+        assert shell.document("job", "2")["queue"] == "emails"
+        shell.ok("limits", "--limit", "3")
+        shell.ok("limits", "emails", "--limit", "2")
+        assert shell.document("limits") == {
+            **{"limit": 3, "burst": None, "running": 0},
+            "queues": [{"queue": "emails", "limit": 2, "running": 0}],
+        }
+        assert shell.state(EMAILS).limit == 2
+
+    def test_names_given_are_those_that_count(self, shell: Shell) -> None:
+        shell.ok("context", "use", "other/shop/prod")
+        shell.client.enqueue(EMAILS, NewJob("send"))
+        shell.ok("pause", "acme", "shop", "prod", "emails")
+        assert shell.state(EMAILS).paused
+        assert "Expected ORG PROJECT ENV QUEUE" in shell.refused("pause", "acme", "emails", code=2)
+
+    def test_names_with_a_slash(self, shell: Shell) -> None:
+        shell.client.enqueue(REF, NewJob("send"))
+        shell.ok("context", "use", *ENV)
+        shell.ok("pause", REF.queue)
+        assert shell.state().paused
+
+    def test_the_variable_has_precedence(self, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+        shell.ok("context", "use", "acme/shop/prod")
+        monkeypatch.setenv("HEADRACE_CONTEXT", "acme/shop/test")
+        assert shell.document("context", "show") == {
+            **{"org": "acme", "project": "shop", "env": "test"},
+            "source": "HEADRACE_CONTEXT",
+        }
+        monkeypatch.setenv("HEADRACE_CONTEXT", "acme")
+        assert "'acme' is no environment" in shell.refused("context", "show", code=2)
+        monkeypatch.delenv("HEADRACE_CONTEXT")
+        shell.ok("context", "clear")
+        shell.ok("context", "clear")
+        assert shell.document("context", "show")["org"] is None
+
+    def test_a_damaged_file_is_reported(self, shell: Shell, tmp_path: Path) -> None:
+        shell.ok("context", "use", "acme/shop/prod")
+        (tmp_path / "config" / "headrace" / "context.json").write_text("[1")
+        assert "cannot be read" in shell.refused("pause", "emails", code=2)
+        shell.ok("context", "use", "acme/shop/prod")
+
+    @pytest.mark.parametrize("names", ["acme", "a/b/c/d", "a//c", "a/b/c\n"])
+    def test_invalid_environments_are_refused(self, shell: Shell, names: str) -> None:
+        shell.refused("context", "use", names, code=2)
+        assert shell.document("context", "show")["org"] is None
+
+
+def test_workers_and_what_they_run(shell: Shell, valkey_url: str) -> None:
+    assert shell.ok("workers") == "no worker is alive\n"
+    shell.client.enqueue(REF, NewJob("send", id="job 1"))
+    job = shell.dequeue()
+
+    async def report() -> None:
+        async with Client(valkey_url) as client:
+            worker = WorkerRegistration(client.redis, "worker-1")
+            tasks = TaskRegistry(plugin="mail")
+            for name in "abcdef":
+                tasks.task(name)(print)
+            await worker.report(tasks, [RunningTask(job, 0)])
+
+    asyncio.run(report())
+    found = shell.document("workers")
+    [worker] = found["workers"]
+    assert (worker["name"], worker["plugin"], worker["tasks"], worker["running"]) == (
+        "worker-1",
+        "mail",
+        [*"abcdef"],
+        1,
+    )
+    assert found["running"][0]["queue"] == dict(zip(("org", "project", "env", "queue"), NAMES, strict=True))
+    text = shell.ok("workers")
+    assert "a, b, c, d and 2 more" in text
+    assert "worker-1" in text
+    assert "job 1" in shell.ok("workers", "--running")
+
+
+def test_settings_in_effect_are_shown(shell: Shell) -> None:
+    shell.ok("--set", "queue.warm_max_items=77", "config", "apply")
+    shown = shell.document("config", "show")["settings"]
+    assert shown["queue.warm_max_items"] == {"value": "77", "origin": "stored in Valkey"}
+    assert shown["queue.lease"]["origin"] == "default"
+
+
 class TestControl:
+    def test_limits_are_shown(self, shell: Shell) -> None:
+        shell.client.enqueue(EMAILS, NewJob("send"))
+        shell.client.limits(EMAILS, 4)
+        shell.client.limits(EMAILS.environment, 2, 1.5)
+        shell.dequeue(EMAILS)
+        lines = shell.ok("limits", "acme", "shop", "prod").splitlines()
+        assert [line.split()[-2:] for line in lines[1:]] == [["1.5", "1"], ["4", "1"]]
+        assert shell.document("limits", "acme", "shop", "prod", "emails")["queues"][0]["running"] == 1
+        assert "There is no queue" in shell.refused("limits", "acme", "shop", "prod", "other")
+
     def test_pause_and_resume(self, shell: Shell) -> None:
         shell.client.enqueue(EMAILS, NewJob("send"))
         names = ("acme", "shop", "prod", "emails")
@@ -343,7 +491,8 @@ class TestControl:
     @pytest.mark.parametrize(
         ("options", "code"),
         [
-            ([*NAMES], 2),
+            ([*NAMES, "--burst", "2"], 2),
+            ([*ENV, "--burst", "2"], 2),
             ([*NAMES, "--limit", "many"], 2),
             ([*NAMES, "--limit", "1", "--burst", "2"], 2),
             ([*NAMES, "--limit", "-1"], 1),

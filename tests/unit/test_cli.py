@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.cli import Invocation, main, pass_invocation
+from headrace.cli.examples import EXAMPLES, walk_commands
 from headrace.cli.extras import require_stack_extras
 from headrace.cli.output import align_columns, print_table
 from headrace.errors import DataDirectoryError, HeadraceError, MissingExtra, QueueUnavailable, SettingsError
@@ -207,3 +210,61 @@ def test_a_stack_that_is_not_found_is_named_with_its_whole_path(here: Path) -> N
     result = run("queues")
     assert result.exit_code == 4
     assert f"no Headrace stack is running on {here / '.headrace'}. Start one with `headrace up`" in result.stderr
+
+
+def walk_all_commands() -> dict[str, click.Command]:
+    return {
+        path: command
+        for name, (target, _) in main.COMMANDS.items()
+        for path, command in walk_commands(name, main.load_command(target))
+    }
+
+
+def test_the_help_of_every_command_has_an_example() -> None:
+    assert walk_all_commands().keys() == EXAMPLES.keys()
+    assert "Example:\n    headrace dead list" in run("dead", "list", "--help").stdout
+
+
+@pytest.mark.parametrize("path", EXAMPLES)
+def test_every_example_is_a_valid_command_line(path: str) -> None:
+    match = re.search(r"headrace (?:--set \S+ )?(.*?)(?:\)\"|$)", EXAMPLES[path])
+    assert match is not None
+    words = shlex.split(match[1])
+    name = path.split()
+    assert words[: len(name)] == name
+    command = walk_all_commands()[path]
+    context = click.Context(command, resilient_parsing=True)
+    command.parse_args(context, words[len(name) :])
+    missing = [
+        parameter.name
+        for parameter in command.params
+        if parameter.required and context.params.get(parameter.name or "") in (None, ())
+    ]
+    assert not missing
+
+
+def test_a_former_name_still_works() -> None:
+    result = run("audit", "--help")
+    assert result.exit_code == 0
+    assert "headrace history verify" in result.stdout
+    assert "is now called" in result.stderr
+    assert "audit" not in main.COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("headrace que", ["queues"]), ("headrace queues --wat", ["--watch"]), ("headrace dead li", ["list"])],
+)
+def test_shells_complete_commands_and_options(words: str, completed: list[str]) -> None:
+    asked = {"_HEADRACE_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    script = "from headrace.cli.main import main; main()"
+    environ = {**os.environ, **asked}
+    answer = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=False)
+    assert [line.partition(",")[2] for line in answer.stdout.splitlines()] == completed
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_of_a_shell(shell: str) -> None:
+    result = run("completion", shell)
+    assert result.exit_code == 0
+    assert "_HEADRACE_COMPLETE" in result.stdout

@@ -10,7 +10,7 @@ import click
 
 from headrace import errors
 from headrace.cli import main
-from headrace.settings import CONFIG_ENV, SETTINGS, Settings, SettingSpec
+from headrace.settings import CONFIG_ENV, CONTEXT_ENV, SETTINGS, Settings, SettingSpec
 
 DOCS = Path(__file__).parents[2] / "docs"
 SETTINGS_PAGE = (DOCS / "reference" / "settings.md").read_text("utf-8")
@@ -32,7 +32,7 @@ def test_every_setting_is_documented_and_no_other() -> None:
 
 
 def test_no_page_names_a_setting_that_does_not_exist() -> None:
-    known = {each.env for each in SETTINGS.values()} | {CONFIG_ENV}
+    known = {each.env for each in SETTINGS.values()} | {CONFIG_ENV, CONTEXT_ENV}
     sections = "|".join(Settings.__dataclass_fields__)
     for page in DOCS.rglob("*.md"):
         text = page.read_text("utf-8")

@@ -8,7 +8,15 @@ import pytest
 
 from headrace.cli.formatting import escape_control, format_age, format_size, format_time
 from headrace.cli.output import live_table
-from headrace.cli.queue_table import COLUMNS, QueueRates, QueuesSnapshot, build_rows, compute_rates
+from headrace.cli.queue_table import (
+    COLUMNS,
+    COLUMNS_WITH_RATES,
+    QueueRates,
+    QueuesSnapshot,
+    build_rows,
+    compute_rates,
+    fit_width,
+)
 from headrace.model.names import QueueRef
 from headrace.queue.state import QueueState
 
@@ -57,7 +65,28 @@ def test_both_tiers_are_shown_and_their_total() -> None:
 
 
 def test_an_age_is_never_negative() -> None:
-    assert [build_rows(reading(at_ms), None)[0][11] for at_ms in (400, 1500)] == ["0ms", "1s"]
+    assert [build_rows(reading(at_ms), None)[0][COLUMNS.index("oldest")] for at_ms in (400, 1500)] == ["0ms", "1s"]
+
+
+def test_a_table_with_rates_fits_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    before, after = reading(1000, enqueue=10, ack=5), reading(2000, enqueue=123_456, ack=120_000, nack=12)
+    columns, rows = fit_width(COLUMNS_WITH_RATES, build_rows(after, compute_rates(before, after)), 80)
+    assert {"environment", "queue", "total", "running", "dead", "oldest", "done/s", "flags"} <= set(columns)
+    with live_table() as show:
+        show(columns, rows)
+    lines = list({line for line in capsys.readouterr().out.splitlines() if "emails" in line})  # it is drawn twice
+    assert len(lines) == 1, "the row is wrapped"
+    assert "acme/shop/prod" in lines[0]
+    assert "119995.0" in lines[0]
+    assert "…" not in lines[0]
+
+
+def test_a_wide_terminal_shows_every_column() -> None:
+    assert fit_width(COLUMNS_WITH_RATES, build_rows(reading(1000), {}), 200)[0] == list(COLUMNS_WITH_RATES)
 
 
 @pytest.mark.parametrize(

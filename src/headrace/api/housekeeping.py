@@ -7,7 +7,7 @@ import time
 from threading import Event
 
 from headrace.api import api_keys as keys
-from headrace.api import audit, sessions
+from headrace.api import audit_log, sessions
 from headrace.api.services import Services
 from headrace.errors import HeadraceError
 from headrace.postgres.connect import transaction
@@ -51,7 +51,7 @@ class ApiHousekeeping:
     def purge_old_rows(self) -> None:
         with transaction(self._to.postgres) as conn:
             sessions.purge_expired(conn)
-            audit.purge_old_entries(conn, self._to.settings.audit_keep)
+            audit_log.purge_old_entries(conn, self._to.settings.audit_keep)
 
 
 def _drain(names: set[str]) -> set[str]:

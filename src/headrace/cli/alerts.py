@@ -21,7 +21,7 @@ from headrace.alerts.records import ANY_ENVIRONMENT, Silence
 from headrace.alerts.rules import Rule
 from headrace.alerts.senders import SendOptions, send
 from headrace.alerts.service import AlertService, AlertServiceOptions
-from headrace.api import audit
+from headrace.api import audit_log
 from headrace.api.access import GLOBAL_SCOPE, KeyScope
 from headrace.app.endpoints import resolve_endpoints
 from headrace.cli import Invocation, pass_invocation
@@ -145,7 +145,7 @@ def apply_file(invocation: Invocation, file: Path, dry_run: bool, prune: bool, a
             apply_changes(conn, changes)
             done = Counter(f"{change.what}s_{change.verb}" for change in changes if change.verb != "keep")
             if done:
-                audit.record_cli_operation(conn, "alerts.apply", GLOBAL_SCOPE, **done)
+                audit_log.record_cli_operation(conn, "alerts.apply", GLOBAL_SCOPE, **done)
     if not as_json:
         click.echo("\n".join(change.summary for change in changes if change.verb != "keep") or "nothing to do")
     for change in changes:
@@ -187,10 +187,10 @@ def silence(
         where = (env.org, env.project, env.env)
         ends_at = now + timedelta(milliseconds=span)
         added = Silence(
-            records.generate_id("silence"), *where, rule_id, queue, reason, audit.COMMAND_LINE, now, ends_at
+            records.generate_id("silence"), *where, rule_id, queue, reason, audit_log.COMMAND_LINE, now, ends_at
         )
         records.add_silence(conn, added)
-        audit.record_cli_operation(conn, "alerts.silence", KeyScope(*where), id=added.id, reason=reason)
+        audit_log.record_cli_operation(conn, "alerts.silence", KeyScope(*where), id=added.id, reason=reason)
     text = f"silenced until {format_second(added.ends_at)} ({added.id})"
     print_json_or_text(as_json, {"id": added.id, "ends_at": added.ends_at.isoformat()}, text)
 
@@ -202,14 +202,14 @@ def silence(
 def ack(invocation: Invocation, incident_id: str, as_json: bool) -> None:
     """Acknowledge an incident."""
     with open_transaction(invocation.settings) as conn:
-        if not records.acknowledge(conn, incident_id, audit.COMMAND_LINE):
+        if not records.acknowledge(conn, incident_id, audit_log.COMMAND_LINE):
             raise HeadraceError(
                 f"No unacknowledged open incident {incident_id!r}. `headrace alerts list` shows the open incidents."
             )
         found = records.find_incident(conn, incident_id)
         assert found is not None, "the incident was just acknowledged"
         scope = KeyScope(found.org, found.project, found.env) if found.org else GLOBAL_SCOPE
-        audit.record_cli_operation(conn, "alerts.acknowledge", scope, id=incident_id)
+        audit_log.record_cli_operation(conn, "alerts.acknowledge", scope, id=incident_id)
     print_json_or_text(as_json, {"id": incident_id}, f"acknowledged {incident_id}")
 
 

@@ -10,7 +10,7 @@ import click
 
 from headrace.app.endpoints import resolve_endpoints
 from headrace.cli import Invocation, pass_invocation
-from headrace.cli.audit import (
+from headrace.cli.history import (
     audit_window,
     hours_options,
     open_spark_session,

@@ -37,13 +37,13 @@ def format_time(at_ms: int | None) -> str:
 
 
 def format_second(at: datetime) -> str:
-    """Format a time as UTC without decimals, as in "2027-01-15 08:00:00"."""
-    return format_time(int(at.timestamp()) * 1000)[:19]
+    """Format a time as UTC without decimals, as in "2027-01-15 08:00:00 UTC"."""
+    return f"{format_time(int(at.timestamp()) * 1000)[:19]} UTC"
 
 
 def format_minute(at: datetime | None) -> str:
-    """Format a time as UTC without seconds, as in "2027-01-15 08:00"; "-" for None."""
-    return ABSENT if at is None else format_second(at)[:16]
+    """Format a time as UTC without seconds, as in "2027-01-15 08:00 UTC"; "-" for None."""
+    return ABSENT if at is None else f"{format_second(at)[:16]} UTC"
 
 
 def is_printable(text: str) -> bool:

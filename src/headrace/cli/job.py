@@ -12,6 +12,7 @@ import click
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.arguments import env_arguments
 from headrace.cli.formatting import ABSENT, escape_control, format_size, format_time, is_printable
+from headrace.cli.operation_log import record_operation
 from headrace.cli.output import json_option, print_json, print_table
 from headrace.cli.queue_client import open_queue_client
 from headrace.errors import JobNotWaiting, UnknownJob
@@ -54,7 +55,8 @@ def cancel(invocation: Invocation, env: EnvRef, job_id: str, running: bool) -> N
     A dead job, and without --running a running one, is left unchanged (exit code 1). A running job may still succeed
     before its worker stops it.
     """
-    with open_queue_client(invocation.settings) as client:
+    settings = invocation.settings
+    with open_queue_client(settings) as client, record_operation(settings, "job.cancel", env, job=job_id):
         before = client.cancel(env, job_id, running=running)
     if before is None:
         raise build_unknown_job_error(env, job_id)

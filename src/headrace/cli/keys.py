@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from headrace.api import audit, sessions
+from headrace.api import audit_log, sessions
 from headrace.api.access import AccessLevel, KeyScope
 from headrace.api.api_keys import ApiKeyInfo, add_key, find_key, list_keys, parse_key_id, revoke_key
 from headrace.cli import Invocation, pass_invocation
@@ -64,7 +64,7 @@ def create(
         key_id, text = add_key(
             conn, name, scope, AccessLevel.from_label(level), None if expires is None else expires / 1000
         )
-        audit.record_cli_operation(conn, "key.create", scope, id=key_id, name=name, level=level)
+        audit_log.record_cli_operation(conn, "key.create", scope, id=key_id, name=name, level=level)
     if as_json:
         print_json({"id": key_id, "key": text})
         return
@@ -104,7 +104,7 @@ def revoke(invocation: Invocation, key_id: str, as_json: bool) -> None:
         if (revoked := revoke_key(conn, key_id)) is None:
             raise HeadraceError(f"No active key {key_id!r} to revoke. `headrace keys list` shows all keys.")
         scope = KeyScope(revoked["org"], revoked["project"], revoked["env"])
-        audit.record_cli_operation(conn, "key.revoke", scope, id=key_id, name=revoked["name"])
+        audit_log.record_cli_operation(conn, "key.revoke", scope, id=key_id, name=revoked["name"])
     text = f"revoked {key_id} ({escape_control(revoked['name'] or '')})"
     print_json_or_text(as_json, {"id": key_id, "name": revoked["name"]}, text)
 

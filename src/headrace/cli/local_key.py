@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.api import audit
+from headrace.api import audit_log
 from headrace.api.access import GLOBAL_SCOPE, AccessLevel
 from headrace.api.api_keys import add_key, find_key, find_unrevoked_key_ids, parse_key_id, revoke_key
 from headrace.embedded.data_directory import write_private_file
@@ -34,8 +34,10 @@ def ensure_local_key(conn: Connection, data_dir: Path, exclusive: bool) -> str:
         return text
     for lost in find_unrevoked_key_ids(conn, NAME) if exclusive else []:
         revoke_key(conn, lost)
-        audit.record_cli_operation(conn, "key.revoke", GLOBAL_SCOPE, id=lost, name=NAME)
+        audit_log.record_cli_operation(conn, "key.revoke", GLOBAL_SCOPE, id=lost, name=NAME)
     key_id, text = add_key(conn, NAME, GLOBAL_SCOPE, AccessLevel.ADMIN)
-    audit.record_cli_operation(conn, "key.create", GLOBAL_SCOPE, id=key_id, name=NAME, level=AccessLevel.ADMIN.label)
+    audit_log.record_cli_operation(
+        conn, "key.create", GLOBAL_SCOPE, id=key_id, name=NAME, level=AccessLevel.ADMIN.label
+    )
     write_private_file(data_dir / FILE, f"{text}\n")
     return text

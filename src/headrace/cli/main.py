@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from headrace.cli import Invocation
+from headrace.cli.examples import add_examples
 from headrace.errors import HeadraceError, MissingExtra
 
 EXIT_INTERRUPTED = 130
@@ -27,22 +28,26 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "url": ("headrace.cli.url:url", "Print the URL of a server, including its password."),
     "doctor": ("headrace.cli.doctor:doctor", "Check the installation and the servers, and suggest fixes."),
     "worker": ("headrace.cli.worker:worker", "Run a worker for the tasks in APP."),
+    "workers": ("headrace.cli.workers:workers", "List the workers that are alive, and what they run."),
     "tasks": ("headrace.cli.tasks:tasks", "List the tasks of APP, and compare them with an earlier list."),
     "run": ("headrace.cli.run:run", "Run a task of APP here and now, without servers."),
+    "context": ("headrace.cli.context:context", "Choose the environment that commands use if none is given."),
     "mover": ("headrace.cli.mover:mover", "Run the mover, which moves jobs between Valkey and PostgreSQL."),
     "tiers": ("headrace.cli.tiers:tiers", "Show server failovers and restores, and adopt a PostgreSQL."),
     "enqueue": ("headrace.cli.enqueue:enqueue", "Add jobs to a queue."),
     "queues": ("headrace.cli.queues:queues", "List queues and their current state."),
     "job": ("headrace.cli.job:job", "Show a job: state, arguments, payload and last error."),
     "cancel": ("headrace.cli.job:cancel", "Cancel a waiting or running job."),
-    "redrive": ("headrace.cli.redrive:redrive", "Redrive a queue's dead jobs, with their attempts reset."),
-    "discard": ("headrace.cli.redrive:discard", "Delete a queue's dead jobs permanently."),
+    "dead": ("headrace.cli.dead:dead", "List and delete dead jobs: those that failed too often."),
+    "redrive": ("headrace.cli.dead:redrive", "Redrive a queue's dead jobs, with their attempts reset."),
+    "discard": ("headrace.cli.dead:discard", "Delete a queue's dead jobs permanently."),
     "pause": ("headrace.cli.queue_control:pause", "Pause a queue: accept jobs but start none."),
     "resume": ("headrace.cli.queue_control:resume", "Resume a paused queue."),
     "close": ("headrace.cli.queue_control:close", "Close a queue: refuse new jobs but run those already waiting."),
     "open": ("headrace.cli.queue_control:open_queue", "Reopen a closed queue."),
-    "limits": ("headrace.cli.queue_control:limits", "Set the concurrency limit of an environment or a queue."),
+    "limits": ("headrace.cli.queue_control:limits", "Show or set concurrency limits."),
     "caps": ("headrace.cli.queue_control:caps", "Set how many jobs and bytes of a queue Valkey may hold."),
+    "activity": ("headrace.cli.activity:activity", "Show who changed what, newest first: the audit log."),
     "quotas": ("headrace.cli.quotas:quotas", "Show and set the quotas of tenants."),
     "metrics": ("headrace.cli.metrics:metrics", "Turn metric events on or off, and show their status."),
     "pipeline": (
@@ -64,14 +69,19 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("headrace.cli.demo:demo", "Send a small, reproducible demo load."),
     "migrate": ("headrace.cli.migrate:migrate", "Create or update the tables in PostgreSQL and ClickHouse."),
     "reconcile": ("headrace.cli.reconcile:reconcile", "Compare the queues' own counters with history."),
-    "audit": ("headrace.cli.audit:audit", "Recompute hours of history and compare them with ClickHouse."),
+    "history": ("headrace.cli.history:history", "Verify history against the archived events."),
     "backfill": ("headrace.cli.backfill:backfill", "Recompute hours of history and replace the stored ones."),
     "config": (
         "headrace.cli.config:config",
         "Show the effective settings, and store those for all clients.",
     ),
+    "completion": ("headrace.cli.completion:completion", "Print a script that completes commands in a shell."),
     "version": ("headrace.cli.version:version", "Show the versions of Headrace and its dependencies."),
 }
+
+
+FORMER_NAMES = {"audit": ["history", "verify"]}
+"""Former name of a command → its path. It still works."""
 
 
 class LazyGroup(click.Group):
@@ -80,8 +90,15 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and (new := FORMER_NAMES.get(args[0])):
+            click.echo(f"`headrace {args[0]}` is now called `headrace {' '.join(new)}`.", err=True)
+            args = [*new, *args[1:]]
         name, stub, rest = super().resolve_command(ctx, args)
-        return name, stub and load_command(COMMANDS[str(name)][0]), rest
+        if name is None or stub is None:
+            return name, stub, rest
+        command = load_command(COMMANDS[name][0])
+        add_examples(name, command)
+        return name, command, rest
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

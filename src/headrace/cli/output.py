@@ -80,7 +80,7 @@ def _build_rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*columns, box=box.SIMPLE)
+    table = Table(*columns, box=box.SIMPLE, padding=(0, 1), pad_edge=False, show_edge=False)
     for row in rows:
         table.add_row(*map(Text, row))  # as Text, because rich would parse `local[*]` as markup
     return table

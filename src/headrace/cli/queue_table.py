@@ -12,13 +12,17 @@ from headrace.model.event import Op
 from headrace.model.names import QueueRef
 from headrace.queue.state import QueueState
 
-_GAUGES = (
-    *("org", "project", "env", "queue", "warm", "cold", "total"),
-    *("scheduled", "running", "limit", "dead", "oldest", "bytes"),
-)
-COLUMNS = (*_GAUGES, "flags")
-FLOW_COLUMNS = ("org", "project", "env", "queue", "task", "flow", "type", "warm", "cold", "total", "oldest")
-COLUMNS_WITH_RATES = (*_GAUGES, "enqueued/s", "done/s", "failed/s", "flags")
+_NAMES = ("environment", "queue")
+_COUNTS = ("warm", "cold", "total", "scheduled", "running", "limit", "dead", "oldest", "bytes")
+RATE_COLUMNS = ("enqueued/s", "done/s", "failed/s")
+COLUMNS = (*_NAMES, *_COUNTS, "flags")
+COLUMNS_WITH_RATES = (*_NAMES, *_COUNTS, *RATE_COLUMNS, "flags")
+FLOW_COLUMNS = ("environment", "queue", "task", "flow", "type", "warm", "cold", "total", "oldest")
+
+NARROWING = ("bytes", "warm", "cold", "scheduled", "limit", "enqueued/s", "failed/s", "type", "flow")
+"""Columns that a narrow terminal does without, the first ones first."""
+
+_GAP = 3  # between two columns
 
 
 @dataclass(frozen=True)
@@ -87,16 +91,34 @@ def build_rows(reading: QueuesSnapshot, rates: dict[QueueRef, QueueRates] | None
     ]
 
 
+def fit_width(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], width: int
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Return a table without those columns of NARROWING that do not fit a terminal of this width."""
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    kept = list(range(len(columns)))
+    for name in NARROWING:
+        if sum(widths[each] + _GAP for each in kept) <= width:
+            break
+        if name in columns:
+            kept.remove(columns.index(name))
+    return [columns[each] for each in kept], [[row[each] for each in kept] for row in rows]
+
+
 def _format_gauges(state: QueueState, now_ms: int) -> list[str]:
     ref = state.ref
     return [
-        *(ref.org, ref.project, ref.env, ref.queue),
+        *(_format_env(ref), ref.queue),
         *(str(state.warm), str(state.cold), str(state.depth), str(state.scheduled), str(state.running)),
         ABSENT if state.limit is None else str(state.limit),
         str(state.dead),
         format_age(_compute_age_ms(state.oldest_ms, now_ms)),
         format_size(state.bytes),
     ]
+
+
+def _format_env(ref: QueueRef) -> str:
+    return f"{ref.org}/{ref.project}/{ref.env}"
 
 
 def _format_rates(found: QueueRates | None) -> list[str]:
@@ -118,9 +140,7 @@ def build_flow_row(row: FlowDetail, now_ms: int) -> list[str]:
     ref, named = row.ref, (row.task, row.flow or ABSENT, row.flow_type or ABSENT)
     counts = map(str, (row.warm, row.cold, row.total))
     return [
-        ref.org,
-        ref.project,
-        ref.env,
+        _format_env(ref),
         ref.queue,
         *named,
         *counts,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from shutil import get_terminal_size
 from typing import Any
 
 import click
@@ -22,6 +24,7 @@ from headrace.cli.queue_table import (
     build_flows_document,
     build_rows,
     compute_rates,
+    fit_width,
 )
 from headrace.cli.signals import install_stop_event
 from headrace.cold.flow_depths import merge_flow_depths
@@ -70,7 +73,7 @@ def queues(
         return
     with connect_checked(invocation.settings) as (valkey, shards):
         reading = read_queues(valkey, shards, which)
-    print_json_or_table(as_json, build_document(reading, None), COLUMNS, build_rows(reading, None))
+    print_json_or_table(as_json, build_document(reading, None), *_fit_terminal(COLUMNS, build_rows(reading, None)))
 
 
 def _print_flows(settings: Settings, which: QueueFilter, as_json: bool) -> None:
@@ -81,7 +84,14 @@ def _print_flows(settings: Settings, which: QueueFilter, as_json: bool) -> None:
         rows = merge_flow_depths(read_flow_depths(valkey, shards), cold)
     rows = [row for row in rows if which.matches(row.ref)]
     table = [build_flow_row(row, at_ms) for row in rows]
-    print_json_or_table(as_json, build_flows_document(at_ms, rows), FLOW_COLUMNS, table)
+    print_json_or_table(as_json, build_flows_document(at_ms, rows), *_fit_terminal(FLOW_COLUMNS, table))
+
+
+def _fit_terminal(
+    columns: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Return a table that fits the terminal; unchanged in a pipe."""
+    return fit_width(columns, rows, get_terminal_size().columns) if sys.stdout.isatty() else (columns, rows)
 
 
 def read_server_time_ms(valkey: Valkey) -> int:
@@ -114,5 +124,5 @@ def _print_each(readings: Iterator[QueuesSnapshot], as_json: bool) -> None:
             if as_json:
                 print_json(build_document(reading, rates))
             else:
-                show(COLUMNS_WITH_RATES, build_rows(reading, rates))
+                show(*_fit_terminal(COLUMNS_WITH_RATES, build_rows(reading, rates)))
             before = reading

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from headrace.api import audit
+from headrace.api import audit_log
 from headrace.api.access import KeyScope
 from headrace.api.api_keys import count_quota_use
 from headrace.cli import Invocation, pass_invocation
@@ -100,9 +100,9 @@ def _change_quotas(
         scope = KeyScope(tenant.org or None, tenant.project or None, tenant.env or None)
         with tiers.store.transaction() as conn:
             if values:
-                audit.record_cli_operation(conn, "quotas.set", scope, quotas=values)
+                audit_log.record_cli_operation(conn, "quotas.set", scope, quotas=values)
             else:
-                audit.record_cli_operation(conn, "quotas.unset", scope, quotas=unset)
+                audit_log.record_cli_operation(conn, "quotas.unset", scope, quotas=unset)
     assignments = [f"{name} = {'none' if value is None else value}" for name, value in values.items()]
     text = f"{', '.join(assignments) or 'unset ' + ', '.join(unset)} for {tenant}"
     print_json_or_text(as_json, {"set": values, "unset": unset}, text)

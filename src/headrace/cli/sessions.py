@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from headrace.api import audit
+from headrace.api import audit_log
 from headrace.api import sessions as stored
 from headrace.api.access import GLOBAL_SCOPE, AccessLevel, Caller
 from headrace.api.sessions import SessionInfo
@@ -18,7 +18,7 @@ from headrace.cli.transactions import open_transaction
 from headrace.errors import HeadraceError
 from headrace.model.time import format_iso
 
-OPERATOR = Caller("", audit.COMMAND_LINE, GLOBAL_SCOPE, AccessLevel.ADMIN)
+OPERATOR = Caller("", audit_log.COMMAND_LINE, GLOBAL_SCOPE, AccessLevel.ADMIN)
 MAX_SESSIONS = 100_000
 
 
@@ -71,7 +71,7 @@ def revoke(invocation: Invocation, session_id: str, as_json: bool) -> None:
             )
         known = found[0]
         revoked = {"id": session_id, "key_id": known.key_id, "key_name": known.key_name}
-        audit.record_cli_operation(conn, "session.revoke", known.scope, **revoked)
+        audit_log.record_cli_operation(conn, "session.revoke", known.scope, **revoked)
     text = f"revoked {session_id} of {known.key_id} ({escape_control(known.key_name)})"
     print_json_or_text(as_json, revoked, text)
 

@@ -270,6 +270,11 @@ class StackRunner:
         while not fresh.events and any(found.odometers.values()) and time.monotonic() < deadline:
             time.sleep(POLL_S)  # the row about a batch is written after the rows of the batch
             fresh = read_freshness_since(warehouse, self._started_at)
+        total = sum(found.odometers.values())
+        _print_status(
+            f"compared {total} operations of the queues with history: "
+            + ("no differences" if not found.difference else f"{found.difference} differ")
+        )
         return {**asdict(found), "freshness_p99_ms": fresh.p99_ms, "events": fresh.events}
 
     def _stop_children(self) -> None:

@@ -175,14 +175,14 @@ class SyncClient:
         """Raise UnknownQueue if the queue does not exist in Valkey."""
         raise_if_unknown(ref, self._run(self._get_stubs().configure(ref, {})))
 
-    def redrive(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> RedriveCount:
-        """Redrive dead jobs, oldest first, with all their attempts. Return how many. Each job moves atomically. Jobs
-        that exceed the caps wait in PostgreSQL, or stay dead if there is none."""
+    def redrive(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB, limit: int | None = None) -> RedriveCount:
+        """Redrive dead jobs, oldest first, with all their attempts; at most `limit` of them (None: all). Return how
+        many. Each job moves atomically. Jobs that exceed the caps wait in PostgreSQL, or stay dead if there is none."""
         check_queue(ref)
         if self._overflow:
             self._check_exists(ref)
-            return RedriveCount(self._overflow.redrive(ref, which))
-        return self._process_dead(DeadJobsOperation(ref, which, self._get_stubs().redrive))
+            return RedriveCount(self._overflow.redrive(ref, which, limit))
+        return self._process_dead(DeadJobsOperation(ref, which, self._get_stubs().redrive, limit))
 
     def remove_dead(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> int:
         """Delete dead jobs permanently, oldest first. Return how many."""
@@ -330,12 +330,14 @@ class Client:
         """Raise UnknownQueue if the queue does not exist in Valkey."""
         raise_if_unknown(ref, await self._run((await self._get_stubs()).configure(ref, {})))
 
-    async def redrive(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> RedriveCount:
+    async def redrive(
+        self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB, limit: int | None = None
+    ) -> RedriveCount:
         check_queue(ref)
         if self._overflow:
             await self._check_exists(ref)
-            return RedriveCount(await asyncio.to_thread(self._overflow.redrive, ref, which))
-        return await self._process_dead(DeadJobsOperation(ref, which, (await self._get_stubs()).redrive))
+            return RedriveCount(await asyncio.to_thread(self._overflow.redrive, ref, which, limit))
+        return await self._process_dead(DeadJobsOperation(ref, which, (await self._get_stubs()).redrive, limit))
 
     async def remove_dead(self, ref: QueueRef, which: DeadFilter = EVERY_DEAD_JOB) -> int:
         check_queue(ref)

@@ -151,31 +151,39 @@ class RedriveCount(int):
 class DeadJobsOperation:
     """State of a call that redrives or removes the dead jobs in Valkey, page by page.
 
-    `build_page` is that of the stubs: it takes the queue, the filter, the size of the page and the jobs to skip."""
+    `build_page` is that of the stubs: it takes the queue, the filter, the size of the page and the jobs to skip. At
+    most `limit` jobs are processed (None: all); with ids, all of them are."""
 
     def __init__(
         self,
         ref: QueueRef,
         which: DeadFilter,
         build_page: Callable[[QueueRef, DeadFilter, int, int], ScriptCall[RedriveResult | None]],
+        limit: int | None = None,
     ) -> None:
         self.is_done = False
+        self._limit = limit
         self._ref = ref
         self._which = which
         self._build_page = build_page
         self._moved = self._skip = self._unmoved = 0
 
     def build_call(self) -> ScriptCall[RedriveResult | None]:
-        return self._build_page(self._ref, self._which, DEAD_JOBS_PAGE, self._skip)
+        return self._build_page(self._ref, self._which, self._page, self._skip)
+
+    @property
+    def _page(self) -> int:
+        return DEAD_JOBS_PAGE if self._limit is None else min(DEAD_JOBS_PAGE, self._limit - self._moved)
 
     def apply(self, page: RedriveResult | None) -> None:
         """Raises UnknownQueue."""
         if page is None:
             raise _unknown_queue(self._ref)
+        is_last = page.examined < self._page
         self._moved += page.moved
         self._unmoved += page.remaining
         self._skip += page.examined - page.moved  # these stay dead, ahead of the next page
-        self.is_done = bool(self._which.ids) or page.examined < DEAD_JOBS_PAGE
+        self.is_done = bool(self._which.ids) or is_last or self._moved == self._limit
 
     @property
     def count(self) -> RedriveCount:

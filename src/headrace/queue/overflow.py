@@ -55,8 +55,8 @@ class Overflow(Protocol):
         """Cancel a job if it waits in this tier. Return the state it was in; None if it is not in this tier."""
         ...
 
-    def redrive(self, ref: QueueRef, which: DeadFilter) -> int:
-        """Redrive dead jobs of both tiers. Return how many."""
+    def redrive(self, ref: QueueRef, which: DeadFilter, limit: int | None = None) -> int:
+        """Redrive up to `limit` dead jobs of both tiers (None: all). Return how many."""
         ...
 
     def remove_dead(self, ref: QueueRef, which: DeadFilter, limit: int | None) -> int:

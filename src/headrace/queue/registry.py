@@ -39,6 +39,15 @@ class ReportedTask:
 
 
 @dataclass(frozen=True)
+class ReportedWorker:
+    name: str
+    plugin: str
+    tasks: Sequence[str]
+    running: int
+    reported_at_ms: int  # by the worker's clock
+
+
+@dataclass(frozen=True)
 class LiveWorkers:
     """Running tasks, plugins and task names of all workers that reported. Plugins are per environment: workers of two
     tenants may have tasks of the same name."""
@@ -46,6 +55,7 @@ class LiveWorkers:
     running: Sequence[ReportedTask]
     plugins: Mapping[tuple[EnvRef, str], frozenset[str]]  # (environment, task) → plugins of workers that ran it
     tasks: frozenset[str] = frozenset()  # names of the tasks that any of these workers has
+    workers: Sequence[ReportedWorker] = ()
 
 
 class WorkerRegistration:
@@ -96,9 +106,10 @@ def read_workers(client: Valkey) -> LiveWorkers:
     running: list[ReportedTask] = []
     plugins: dict[tuple[EnvRef, str], set[str]] = {}
     provided: set[str] = set()
+    workers: list[ReportedWorker] = []
     expired: list[bytes] = []
     with translate_errors():
-        for name in cast(list[bytes], client.zrange(keys.WORKERS, 0, -1)):
+        for name, reported in cast(list[tuple[bytes, float]], client.zrange(keys.WORKERS, 0, -1, withscores=True)):
             raw = client.get(keys.worker(name.decode()))
             if raw is None:
                 expired.append(name)
@@ -106,7 +117,9 @@ def read_workers(client: Valkey) -> LiveWorkers:
             entry = _parse_entry(raw)
             tasks = [task for fields in entry["running"] if (task := _parse_task(fields, name.decode()))]
             running += tasks
-            provided.update(map(str, entry["tasks"]))
+            names = sorted(map(str, entry["tasks"]))
+            workers.append(ReportedWorker(name.decode(), entry["plugin"], names, len(tasks), int(reported)))
+            provided.update(names)
             if entry["plugin"]:
                 for pair in _list_served(entry, tasks):
                     plugins.setdefault(pair, set()).add(entry["plugin"])
@@ -114,7 +127,8 @@ def read_workers(client: Valkey) -> LiveWorkers:
             # Not permitted to a user that may only read; another process removes them.
             with suppress(NotPermitted), translate_errors():
                 client.zrem(keys.WORKERS, *expired)
-    return LiveWorkers(running, {pair: frozenset(names) for pair, names in plugins.items()}, frozenset(provided))
+    by_pair = {pair: frozenset(names) for pair, names in plugins.items()}
+    return LiveWorkers(running, by_pair, frozenset(provided), workers)
 
 
 def _parse_task(fields: Any, worker: str) -> ReportedTask | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from headrace.settings.alerts import AlertsSettings
 from headrace.settings.api import ApiSettings
-from headrace.settings.load import CONFIG_ENV, FILE_NAME, LoadedSettings, find_settings_file, load_settings
+from headrace.settings.load import CONFIG_ENV, CONTEXT_ENV, FILE_NAME, LoadedSettings, find_settings_file, load_settings
 from headrace.settings.log import LogSettings
 from headrace.settings.metrics import QueueSnapshotSettings
 from headrace.settings.secrets import mask_secret
@@ -25,6 +25,7 @@ from headrace.settings.spec import SETTINGS, Settings, SettingSpec
 
 __all__ = [
     "CONFIG_ENV",
+    "CONTEXT_ENV",
     "FILE_NAME",
     "SETTINGS",
     "AlertsSettings",

@@ -15,6 +15,8 @@ from headrace.settings.secrets import hide_secret
 from headrace.settings.spec import ENV_PREFIX, KEY_BY_ENV, SECTIONS, SETTINGS, Settings, SettingSpec, build_section
 
 CONFIG_ENV = "HEADRACE_CONFIG"
+CONTEXT_ENV = "HEADRACE_CONTEXT"  # the environment that commands use, see headrace.cli.context
+NOT_SETTINGS = (CONFIG_ENV, CONTEXT_ENV)
 FILE_NAME = "headrace.toml"
 
 CONSTRAINTS = (
@@ -120,11 +122,11 @@ def _read_toml(file: Path) -> dict[str, object]:
 
 def _read_environ(environ: Mapping[str, str]) -> _RawValues:
     for variable, raw in environ.items():
-        if not variable.startswith(ENV_PREFIX) or variable == CONFIG_ENV:
+        if not variable.startswith(ENV_PREFIX) or variable in NOT_SETTINGS:
             continue
         origin = SettingOrigin("environment", variable)
         if variable not in KEY_BY_ENV:
-            raise _build_unknown_name_error("setting", variable, origin, [*KEY_BY_ENV, CONFIG_ENV])
+            raise _build_unknown_name_error("setting", variable, origin, [*KEY_BY_ENV, *NOT_SETTINGS])
         yield SETTINGS[KEY_BY_ENV[variable]], raw, origin
 
 

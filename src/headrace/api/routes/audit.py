@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from headrace.api import audit
+from headrace.api import audit_log
 from headrace.api.access import AccessLevel
 from headrace.api.deps import CurrentCaller, ServicesDep
 from headrace.api.pagination import MAX_PAGE
@@ -27,7 +27,7 @@ def list_audit(
     """List the audit log entries in the key's scope, newest first. Requires level admin."""
     caller.require(AccessLevel.ADMIN)
     with transaction(services.postgres) as conn:
-        lines = audit.list_entries(conn, caller.scope, before, limit + 1)
+        lines = audit_log.list_entries(conn, caller.scope, before, limit + 1)
     page = lines[:limit]
     more = page[-1].id if len(lines) > limit else None
     return {"entries": [{**asdict(line), "at": format_time(line.at)} for line in page], "next": more}

@@ -1,4 +1,4 @@
-"""`headrace audit`: compares history with the archived events."""
+"""`headrace history verify`: compares history with the archived events."""
 
 from __future__ import annotations
 
@@ -47,11 +47,16 @@ def hours_options(command: Callable[..., None]) -> Callable[..., None]:
     return start(end(command))
 
 
-@click.command()
+@click.group()
+def history() -> None:
+    """Verify history against the archived events."""
+
+
+@history.command()
 @hours_options
 @json_option
 @pass_invocation
-def audit(invocation: Invocation, start_ms: int, end_ms: int, as_json: bool) -> None:
+def verify(invocation: Invocation, start_ms: int, end_ms: int, as_json: bool) -> None:
     """Recompute hours of history and compare them with ClickHouse.
 
     Recomputes from the event archive with Spark and compares every row of every tier. Exits with code 1 if anything
