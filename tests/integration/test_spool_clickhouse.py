@@ -123,7 +123,7 @@ def test_what_is_bad_is_dead_and_what_only_lacks_a_table_is_kept(
     spool.put(to_payload(rows(0)), token="7", meta=TABLE)
     with exporting(spool, clickhouse_url, warehouse) as exporter:
         wait_until(lambda: spool.stats().size == 1 and exporter.stats().retries, "all but one came to an end")
-        assert exporter.stats().rejected == {"permanent": 4}
+        assert exporter.stats().rejected == {"bad_data": 4}
         assert exporter.stats().failures["unavailable"] >= 1
         assert exporter.stats().unclear == 0
         warehouse.command(f"CREATE TABLE not_yet_v1 AS {queue_metrics.TABLE}")
@@ -250,7 +250,7 @@ def test_an_answer_that_is_lost_counts_once(spool: Spool, proxy: Proxy, warehous
         spool.put(to_payload(rows(4, f"q{number}")), token=f"token-{number}", meta=TABLE)
     proxy.answers_to_lose = 4  # the driver repeats a lost request once by itself
     exporter = drain(spool, proxy.url, warehouse)
-    assert exporter.stats().failures.keys() == {"timeout"}
+    assert exporter.stats().failures.keys() == {"unavailable"}, "the connection broke, without a timeout"
     assert counted(warehouse) == everywhere(12)
 
 
@@ -262,6 +262,47 @@ def test_a_clean_413_is_cut_and_counts_once(spool: Spool, proxy: Proxy, warehous
     assert exporter.stats().splits >= 2
     assert exporter.stats().rejected == {}
     assert counted(warehouse) == everywhere(64)
+
+
+class TestErrorTypes:
+    """Errors of a real ClickHouse: their codes, and that the records are kept."""
+
+    def test_too_many_parts(self, spool: Spool, clickhouse_url: str, warehouse: Client) -> None:
+        warehouse.command(
+            "CREATE TABLE few_parts_v1 (n Int64) ENGINE = MergeTree ORDER BY n PARTITION BY n"
+            " SETTINGS parts_to_throw_insert = 1, parts_to_delay_insert = 0"
+        )
+        for number in range(4):
+            spool.put(to_payload(pa.table({"n": [1]})), token=f"{number}", meta={"table": "few_parts_v1"})
+        with exporting(spool, clickhouse_url, warehouse) as exporter:
+            wait_until(lambda: exporter.stats().failures.get("rate_limit", 0) > 5, "refusals")
+            assert exporter.stats().failures.keys() == {"rate_limit"}
+            assert exporter.stats().breaker.opened == 0, "busy is not down"
+            warehouse.command("ALTER TABLE few_parts_v1 MODIFY SETTING parts_to_throw_insert = 1000")
+            wait_until(lambda: spool.stats().size == 0, "the spool is empty")
+        assert warehouse.query("SELECT count() FROM few_parts_v1").result_rows == [(4,)]
+
+    @pytest.mark.parametrize(
+        ("setting", "value", "label"),
+        [("max_memory_usage", "1", "server_error"), ("max_execution_time", "0.001", "timeout")],
+    )
+    def test_a_limit_of_the_server(
+        self, spool: Spool, clickhouse_url: str, warehouse: Client, setting: str, value: str, label: str
+    ) -> None:
+        warehouse.command("CREATE TABLE slow_v1 (n Int64, m Int64 DEFAULT sleepEachRow(0.05)) ENGINE = Null")
+        spool.put(to_payload(pa.table({"n": list(range(20))})), token="1", meta={"table": "slow_v1"})
+
+        def connect_limited() -> Client:
+            client = connect(clickhouse_url, str(warehouse.database), 60)
+            client.set_client_setting(setting, value)
+            return client
+
+        exporter = Exporter(spool, ClickHouseDestination(BlockWriter(connect_limited)), QUICK)
+        exporter.start()
+        wait_until(lambda: exporter.stats().failures, "a failure")
+        assert exporter.stop(60.0)
+        assert exporter.stats().failures.keys() == {label}
+        assert spool.stats().size == 1
 
 
 def test_no_server_listens(spool: Spool, warehouse: Client) -> None:

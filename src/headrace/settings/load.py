@@ -17,6 +17,10 @@ from headrace.settings.spec import ENV_PREFIX, KEY_BY_ENV, SECTIONS, SETTINGS, S
 CONFIG_ENV = "HEADRACE_CONFIG"
 FILE_NAME = "headrace.toml"
 
+RENAMED = {"spool.max_concurrent_sends": "spool.max_sends"}
+"""Earlier names of settings, which are still read."""
+_RENAMED_VARIABLES = {f"{ENV_PREFIX}{old}".replace(".", "_").upper(): SETTINGS[new].env for old, new in RENAMED.items()}
+
 CONSTRAINTS = (
     ("worker.heartbeat", "must be shorter than", "queue.lease"),
     ("queue.retry_base", "must not be longer than", "queue.retry_max"),
@@ -123,9 +127,10 @@ def _read_environ(environ: Mapping[str, str]) -> _RawValues:
         if not variable.startswith(ENV_PREFIX) or variable == CONFIG_ENV:
             continue
         origin = SettingOrigin("environment", variable)
-        if variable not in KEY_BY_ENV:
+        current = _RENAMED_VARIABLES.get(variable, variable)
+        if current not in KEY_BY_ENV:
             raise _build_unknown_name_error("setting", variable, origin, [*KEY_BY_ENV, CONFIG_ENV])
-        yield SETTINGS[KEY_BY_ENV[variable]], raw, origin
+        yield SETTINGS[KEY_BY_ENV[current]], raw, origin
 
 
 def _read_flags(flags: Mapping[str, object]) -> _RawValues:
@@ -135,9 +140,10 @@ def _read_flags(flags: Mapping[str, object]) -> _RawValues:
 
 
 def _find_spec(key: str, origin: SettingOrigin) -> SettingSpec:
-    if key not in SETTINGS:
+    current = RENAMED.get(key, key)
+    if current not in SETTINGS:
         raise _build_unknown_name_error("setting", key, origin, SETTINGS)
-    return SETTINGS[key]
+    return SETTINGS[current]
 
 
 def _build_unknown_name_error(noun: str, word: str, origin: SettingOrigin, known: Iterable[str]) -> SettingsError:
