@@ -17,7 +17,7 @@ import pytest
 from headrace.export import exporter as exporter_module
 from headrace.export.adaptive import WorkerBounds
 from headrace.export.breaker import BreakerState
-from headrace.export.destination import Destination, RetryableSendError, SendBatch
+from headrace.export.destination import Destination, RetryableSendError, SendBatch, SendOrder
 from headrace.export.exporter import Exporter, ExporterOptions
 from headrace.export.file_destination import FileDestination
 from headrace.runtime.backoff import Backoff
@@ -359,6 +359,13 @@ class TestSplitting:
         assert server.bodies() == [b"abcd"]
 
 
+class AlternatingDestination(HttpDestination):
+    """Of the records, those with odd numbers follow all earlier ones."""
+
+    def get_order(self, record: SpoolRecord) -> SendOrder:
+        return SendOrder.AFTER_EARLIER if int(record.payload) % 2 else SendOrder.ANY
+
+
 class TestUnknownOutcome:
     def test_only_a_quarter_of_the_window_is_sent_past_it(self, spool: Spool, server: ScriptedServer) -> None:
         clock = HandClock()
@@ -373,6 +380,24 @@ class TestUnknownOutcome:
             wait_until(lambda: spool.stats().in_flight == 0, "nothing more is under way")
             assert len(server.bodies()) == 20
             assert spool.stats().size == 41
+
+    def test_also_by_several_workers_and_records_that_follow_wait(self, spool: Spool, server: ScriptedServer) -> None:
+        clock = HandClock()
+        server.once[b"0000"] = Answer(applies=True, breaks=True)
+        put(spool, *numbered(120))
+        options = replace(QUICK, workers=8, preparers=2, backoff=Backoff(HOUR, 1.0, HOUR), channel_size=8)
+        destination = AlternatingDestination(server.port, dedup_window_blocks=80)
+        with exporting(spool, destination, options, clock=clock, draw=lambda: 0.0) as exporter:
+            wait_until(lambda: exporter.stats().backoff_s, "the answer was lost, and everybody waits")
+            clock.now += HOUR  # by this clock; the record's own delay uses the spool's clock
+            wait_until(lambda: exporter.stats().passed_blocks == 20, "the allowance is used up")
+            wait_until(lambda: spool.stats().in_flight == 0, "nothing more is under way")
+            passed = [body for body in server.bodies() if body != b"0000"]
+            assert len(passed) <= 20 + options.workers, "and those that were under way before it"
+            assert not any(int(body) % 2 for body in passed), "what follows it was not sent"
+            spool.end_delays()
+            the_end(spool)
+        assert sorted(server.bodies()) == numbered(120)
 
     def test_then_it_is_sent_first_and_the_rest_follows(self, spool: Spool, server: ScriptedServer) -> None:
         server.once[b"0000"] = Answer(applies=True, breaks=True)
