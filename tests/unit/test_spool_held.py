@@ -35,11 +35,13 @@ def test_a_held_record_comes_back_when_all_earlier_ones_are_finished() -> None:
     first, second, follower, later = put(spool, 4)
     assert [lease(spool), lease(spool), lease(spool)] == [first, second, follower]
     assert spool.hold(follower)
+    assert spool.stats().held == 1
     assert lease(spool) == later, "later records overtake it"
     spool.ack(second)
     assert lease(spool) is None
     spool.ack(first)
     assert lease(spool) == follower
+    assert spool.stats().held == 0
     assert not spool.hold(follower), "nothing before it is left"
     spool.ack(follower)
     spool.ack(later)

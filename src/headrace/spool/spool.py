@@ -268,6 +268,7 @@ class Spool:
                 max_bytes=self.options.max_bytes,
                 in_flight=len(state.in_flight),
                 delayed=state.requeued.count_delayed(time.monotonic()),
+                held=len(state.held),
                 inmemory_blocks=len(state.memory.blocks),
                 inmemory_bytes=state.memory.bytes,
                 disk_available=available,
