@@ -1,4 +1,5 @@
-"""Measure the spool against the limit of the disk and other disk queues, and the cost of a backlog.
+"""Measure the spool against the limit of the disk and other disk queues, the cost of a backlog, and how fast several
+workers drain it.
 
 The limit is a program that only compresses, checksums and appends to one file, and reads it back. Contenders alternate
 in one run, several rounds each, on the same payloads (rows of JSON that snappy shrinks by a third to a half), with an
@@ -36,14 +37,18 @@ import psutil
 from cramjam import snappy
 
 from bench.report import Bar, finish, median_ratio, note, percentile
+from headrace.export.destination import SendBatch, SendOrder
+from headrace.export.exporter import Exporter, ExporterOptions
 from headrace.spool.options import SpoolOptions
-from headrace.spool.record import NewRecord
+from headrace.spool.record import NewRecord, SpoolRecord
 from headrace.spool.spool import Spool
 
 SYNC_EVERY = 100
 SMALL, LARGE = 1024, 65536
 VARIETY = 64  # number of different payloads
 BACKLOG_BYTES = 200
+DRAIN_LATENCY_S = 0.05
+DRAIN_WORKERS = 8
 
 BARS = (
     Bar("put_ratio_vs_persist_queue", ">=", 8),
@@ -52,6 +57,7 @@ BARS = (
     Bar("put_64k_ratio_vs_limit", ">=", 0.5),
     Bar("get_64k_ratio_vs_limit", ">=", 0.5),
     Bar("backlog_growth_ratio", "<=", 1.5),
+    Bar("drain_8_workers_vs_1", ">=", 6),
 )
 
 
@@ -65,9 +71,10 @@ class Size:
     recovery_bytes: int = 2**29
     deep: int = 1_000_000
     bursts: int = 150
+    drained: int = 400  # records per worker
 
 
-QUICK = Size(rounds=2, small=10_000, large=600, peers=600, recovery_bytes=2**26, deep=100_000, bursts=50)
+QUICK = Size(rounds=2, small=10_000, large=600, peers=600, recovery_bytes=2**26, deep=100_000, bursts=50, drained=60)
 
 
 @dataclass(frozen=True)
@@ -323,6 +330,59 @@ def burst(spool: Spool, payload: bytes) -> float:
     return (time.perf_counter() - began) / SYNC_EVERY * 1e6
 
 
+# Draining with several workers
+
+
+class SlowDestination:
+    """Takes 50 ms per record. Every second record follows the earlier ones, as the pipeline's batches do."""
+
+    name = "slow"
+    dedup_window_blocks = 10_000
+
+    def get_order(self, record: SpoolRecord) -> SendOrder:
+        return SendOrder.ANY if record.id % 2 else SendOrder.AFTER_EARLIER
+
+    def prepare(self, record: SpoolRecord) -> Sequence[SendBatch]:
+        return [SendBatch(record.payload, str(record.id))]
+
+    def send(self, batch: SendBatch) -> None:
+        time.sleep(DRAIN_LATENCY_S)
+
+    def split(self, record: SpoolRecord, batches: Sequence[SendBatch], refused: int) -> Sequence[NewRecord]:
+        return ()
+
+    def close(self) -> None:
+        pass
+
+
+def workers(size: Size) -> dict[str, float]:
+    """Measure how fast one and eight workers drain a spool to a slow destination, in records per second."""
+    found: dict[int, list[float]] = {1: [], DRAIN_WORKERS: []}
+    for number in range(size.rounds):
+        for count in list(found)[:: -1 if number % 2 else 1]:
+            found[count].append(drain_rate(count, size.drained * count))
+    results = {f"drain_{count}_workers_per_s": median(rates) for count, rates in found.items()}
+    note(f"draining: {results}")
+    return results | {"drain_8_workers_vs_1": median_ratio(found[DRAIN_WORKERS], found[1])}
+
+
+def drain_rate(count: int, records: int) -> float:
+    payload = payloads(SMALL)[0]
+    with folder() as path, Spool.open(spool_options(path / "spool")) as spool:
+        spool.put_many([NewRecord(payload)] * records)
+        exporter = Exporter(spool, SlowDestination(), ExporterOptions(workers=count))
+
+        def empty() -> None:
+            exporter.start()
+            while spool.stats().size:
+                time.sleep(DRAIN_LATENCY_S / 10)
+
+        try:
+            return rate(records, empty)
+        finally:
+            exporter.stop()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="./hr bench spool", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print only the line of JSON to standard output")
@@ -335,6 +395,7 @@ def main() -> None:
     results |= ram_put(size)
     results |= recovery(size)
     results |= waiting
+    results |= workers(size)
     finish("spool", results, BARS, json_only=given.json, record=not given.quick)
 
 

@@ -20,7 +20,7 @@ Seconds: TypeAlias = float
 """A duration in seconds; written as "500ms", "30s", "5m", "2h" or "1d" in settings and options."""
 
 Bytes: TypeAlias = int
-"""A size in bytes; written as "512B", "64KiB", "1MiB" or "2GiB" in settings and options."""
+"""A size in bytes; written as "512B", "64KiB", "1MiB" or "2GiB" in settings and options, or without the B: "64Ki"."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,10 @@ def lists_by_name(kind: ValueKind[str]) -> ValueKind[Mapping[str, tuple[str, ...
 
 _DURATION_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SIZE_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_ACCEPTED_SIZE_UNITS = {
+    **_SIZE_UNITS,
+    **{unit.removesuffix("B"): factor for unit, factor in _SIZE_UNITS.items() if unit != "B"},
+}
 
 
 def duration(low: str, high: str) -> ValueKind[Seconds]:
@@ -184,34 +188,45 @@ def size(low: str, high: str) -> ValueKind[Bytes]:
     low_bytes, high_bytes = (_parse_units(bound, _SIZE_UNITS) for bound in (low, high))
     return ValueKind(
         f"a size from {low} to {high} (whole number with `B`, `KiB`, `MiB`, `GiB` or `TiB`)",
-        lambda raw: _check_range(_parse_units(_parse_text(raw), _SIZE_UNITS), low_bytes, high_bytes),
+        lambda raw: _check_range(_parse_units(_parse_text(raw), _ACCEPTED_SIZE_UNITS), low_bytes, high_bytes),
         lambda value: _format_units(value, _SIZE_UNITS),
     )
 
 
 @dataclass(frozen=True)
 class SizeOrPercent:
-    """A size in bytes, or a percentage of the memory available to the process that uses it."""
+    """A size in bytes, or a percentage of the memory or disk that its setting names."""
 
     bytes: Bytes = 0
-    percent: int | None = None
+    percent: float | None = None
 
-    def resolve(self, memory_bytes: int) -> Bytes:
-        return self.bytes if self.percent is None else memory_bytes * self.percent // 100
+    def resolve(self, whole_bytes: int) -> Bytes:
+        """Return the size in bytes. `whole_bytes` is the size of the whole that a percentage refers to."""
+        return self.bytes if self.percent is None else int(whole_bytes * self.percent / 100)
 
 
-def size_or_percent(low: str, high: str) -> ValueKind[SizeOrPercent]:
+def size_or_percent(low: str, high: str, whole: str) -> ValueKind[SizeOrPercent]:
+    """Return the kind for a size, a percentage (`10%`) or a ratio with a decimal point (`0.10`) of the `whole`."""
     sizes = size(low, high)
 
     def parse(raw: object) -> SizeOrPercent:
-        if match := re.fullmatch(r"(\d{1,3}) ?%", _parse_text(raw), re.ASCII):
-            return SizeOrPercent(percent=_check_range(int(match[1]), 1, 100))
+        given = repr(raw) if isinstance(raw, float) else _parse_text(raw)
+        if match := re.fullmatch(r"(\d{1,3}(?:\.\d{1,4})?) ?%", given, re.ASCII):
+            return SizeOrPercent(percent=_check_percent(float(match[1])))
+        if re.fullmatch(r"[01]?\.\d{1,6}", given, re.ASCII):
+            return SizeOrPercent(percent=_check_percent(float(given) * 100))
         return SizeOrPercent(sizes.parse(raw))
 
     def show(value: SizeOrPercent) -> str:
-        return sizes.format(value.bytes) if value.percent is None else f"{value.percent}%"
+        return sizes.format(value.bytes) if value.percent is None else f"{value.percent:g}%"
 
-    return ValueKind(f"{sizes.allowed}, or 1% to 100% of the available memory", parse, show)
+    return ValueKind(f"{sizes.allowed}, or a share of {whole} up to 100% (`10%` or `0.10`)", parse, show)
+
+
+def _check_percent(value: float) -> float:
+    if not 0 < value <= 100:
+        raise ValueError
+    return round(value, 4)
 
 
 def _check_range(value: int, low: int, high: int) -> int:

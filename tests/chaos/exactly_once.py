@@ -1,6 +1,6 @@
 """Kill the pipeline and ClickHouse with -9 and cut connections to Valkey, under load; then compare all counts.
 
-    ./hr chaos exactly-once --json [--seconds 200] [--clickhouse-away SECONDS]
+    ./hr chaos exactly-once --json [--seconds 200] [--workers 4] [--clickhouse-away SECONDS]
 
 Ends with one line of JSON (see `exactly_once_judge.Report`); the exit code is 1 if history and queues disagree.
 """

@@ -65,6 +65,7 @@ class Size:
     connections_every_s: tuple[float, float] = (5.0, 18.0)
     losses: tuple[int, ...] = (1, 3)  # batches that the checkpoint loses at the first and second kill
     settle_s: float = 300.0
+    workers: int = 4  # of the exporter
 
 
 SHORT = Size(
@@ -299,7 +300,7 @@ def started(size: Size, folder: Path) -> Generator[Run]:
         client = stack.enter_context(SyncClient(valkey.url, OPTIONS))
         crew = Crew(folder, valkey.url)
         stack.callback(crew.stop_all)
-        pipeline = Pipeline(folder, valkey.url, clickhouse.url)
+        pipeline = Pipeline(folder, valkey.url, clickhouse.url, {"HEADRACE_SPOOL_WORKERS": str(size.workers)})
         stack.callback(pipeline.stop)
         chaos = Chaos(size, client.redis, crew, pipeline, Warehouse(clickhouse), random.Random())
         run = Run(size, client, crew, chaos, clickhouse.url, began)
@@ -328,9 +329,10 @@ def main() -> None:
     parser.add_argument(
         "--clickhouse-away", type=float, metavar="SECONDS", help="instead: ClickHouse goes once, for so long"
     )
+    parser.add_argument("--workers", type=int, default=Size.workers, help="workers of the exporter (default 4)")
     parser.add_argument("--keep", type=Path, help="a folder for logs and data; else they are thrown away")
     given = parser.parse_args()
-    size = Size(seconds=given.seconds, longest_s=2 * given.seconds)
+    size = Size(seconds=given.seconds, longest_s=2 * given.seconds, workers=given.workers)
     with tempfile.TemporaryDirectory(prefix="headrace-chaos-") as folder:
         where = (given.keep or Path(folder)).resolve()
         where.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.cli import main
+from headrace.cli.pipeline import build_pipeline_options
 from headrace.cli.spool_options import (
     build_backoff,
     build_exporter_options,
@@ -19,12 +21,15 @@ from headrace.cli.spool_options import (
     find_spool_path,
     read_memory_limit,
 )
+from headrace.errors import SettingsError
 from headrace.pipeline.arrow import to_payload
 from headrace.settings import load_settings
 from headrace.spool.options import SpoolOptions
 from headrace.spool.spool import Spool
 from headrace.warehouse.connect import Client
 from tests.integration.test_spool_clickhouse import TABLE, counted, everywhere, rows
+
+SERVERS = {"redis.url": "redis://127.0.0.1:1", "clickhouse.url": "http://127.0.0.1:1"}
 
 
 def run(arguments: Sequence[object], **settings: str) -> Result:
@@ -132,12 +137,49 @@ def test_no_such_spool(tmp_path: Path, command: str) -> None:
 
 
 class TestOptions:
-    def test_zeros_and_shares_become_numbers(self) -> None:
-        settings = load_settings({"spool.max_bytes": "10%", "spool.workers": "0"}, {}, None).settings
-        assert build_spool_options(settings).max_bytes == read_memory_limit() // 10
-        assert build_exporter_options(settings, clickhouse=True).workers % 2 == 0
+    def test_zeros_become_numbers(self) -> None:
+        settings = load_settings({"spool.workers": "0"}, {}, None).settings
         assert build_exporter_options(settings, clickhouse=True).bounds.maximum % 4 == 0
         assert build_send_limit(settings).acquire(blocking=False)
+
+    @pytest.mark.parametrize(("cores", "workers"), [(1, 4), (2, 4), (4, 8), (8, 16), (64, 16)])
+    def test_workers_follow_the_cores_within_bounds(
+        self, cores: int, workers: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("os.cpu_count", lambda: cores)
+        assert build_exporter_options(load_settings({}, {}, None).settings, clickhouse=True).workers == workers
+
+    def test_shares_are_of_the_disk_or_of_memory(self, tmp_path: Path) -> None:
+        """Regression: a share of `max_bytes` was one of memory, also for records on disk."""
+        shares = {"spool.max_bytes": "10%", "spool.inmemory_bytes": "0.10", "spool.path": str(tmp_path / "a" / "b")}
+        disk, memory = shutil.disk_usage(tmp_path).total, read_memory_limit()
+        found = build_spool_options(load_settings(shares, {}, None).settings)
+        assert (found.max_bytes, found.inmemory_bytes) == (disk // 10, memory // 10)
+        found = build_spool_options(load_settings({**shares, "spool.type": "memory"}, {}, None).settings)
+        assert found.max_bytes == memory // 10
+
+    def test_the_send_limit_never_leaves_workers_idle_by_default(self) -> None:
+        """Regression: 200 workers sent 4 records at once."""
+        settings = load_settings({"spool.workers": "200"}, {}, None).settings
+        assert build_exporter_options(settings, clickhouse=True).send_limit == 200
+        limit = build_send_limit(settings)
+        assert all(limit.acquire(blocking=False) for _ in range(200))
+
+    def test_the_pipeline_uses_the_settings_of_the_exporter(self, tmp_path: Path) -> None:
+        """Regression: the pipeline always had one worker, and ignored these settings."""
+        given = {"spool.workers": "7", "spool.adaptive_workers": "true", "spool.max_workers": "9"}
+        given |= {"spool.preparers": "3", "spool.max_sends": "5", "spool.global_send_limit": "2"}
+        options = build_pipeline_options(load_settings({**SERVERS, **given}, {}, None).settings)
+        exporter = options.exporter
+        assert (exporter.workers, exporter.adaptive, exporter.bounds.maximum) == (7, True, 9)
+        assert (exporter.preparer_threads, exporter.send_limit) == (3, 5)
+        assert options.send_limit is not None
+        assert [options.send_limit.acquire(blocking=False) for _ in range(3)] == [True, True, False]
+
+    def test_the_pipeline_refuses_a_spool_in_memory(self) -> None:
+        """Regression: it started, and could not be started a second time, because the checkpoint had no spool."""
+        with pytest.raises(SettingsError, match="memory cannot be used by the pipeline"):
+            build_pipeline_options(load_settings({**SERVERS, "spool.type": "memory"}, {}, None).settings)
 
     def test_clickhouse_is_tried_again_sooner(self) -> None:
         settings = load_settings({}, {}, None).settings

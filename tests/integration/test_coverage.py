@@ -11,26 +11,28 @@ from typing import Any
 import pytest
 
 from headrace.api.services import Services
+from headrace.errors import HeadraceError
 from headrace.history.presenter import present_environment, present_queue
 from headrace.history.reader import read_environment_history, read_queue_history
 from headrace.history.routing import QueryWindow
 from headrace.model.names import QueueRef
 from headrace.model.time import format_iso_ms
+from headrace.pipeline.clickhouse_destination import COVERAGE, ClickHouseDestination
 from headrace.pipeline.clickhouse_destination import TABLE as TABLE_META
-from headrace.pipeline.clickhouse_destination import ClickHouseDestination
 from headrace.pipeline.partition import PartitionPlan, summarise
-from headrace.pipeline.sink import SpoolSink
+from headrace.pipeline.sink import SpoolSink, StoredBatch
 from headrace.pipeline.summary import PartitionSummary, summary_from_row
-from headrace.spool.options import SpoolOptions
+from headrace.spool.options import FullBehavior, SpoolOptions
 from headrace.spool.record import SpoolRecord
 from headrace.spool.spool import Spool
-from headrace.warehouse import alert_samples, history_windows, pipeline_batches, queue_metrics
+from headrace.warehouse import alert_samples, history_windows, pipeline_batches, pipeline_coverage, queue_metrics
 from headrace.warehouse.blocks import BlockWriter
 from headrace.warehouse.connect import Client, connect
 from headrace.warehouse.query_runner import QueryRunner
 from headrace.warehouse.tiers import TIERS
 from tests.access import client_with_key
 from tests.events import event_table
+from tests.model.spool_files import CrashFiles
 
 REF = QueueRef("o", "p", "e", "q")
 STEP_S = 5
@@ -41,10 +43,15 @@ class Pipeline:
     """The sink, the spool and the destination, one batch at a time, with losses where a test needs them."""
 
     def __init__(self, spool: Spool, destination: ClickHouseDestination, client: Client) -> None:
-        self.spool, self.destination, self.client = spool, destination, client
+        self.destination, self.client = destination, client
         self.start_s = int(time.time()) // STEP_S * STEP_S - POINTS * STEP_S
         self.number = 0
-        self.sink = SpoolSink(spool, {}, now_ms=lambda: self.now_ms)
+        self.stored: list[StoredBatch] = []
+        self.use(spool)
+
+    def use(self, spool: Spool) -> None:
+        self.spool = spool
+        self.sink = SpoolSink(spool, {}, now_ms=lambda: self.now_ms, after_put=self.stored.append)
 
     @property
     def now_ms(self) -> int:
@@ -206,3 +213,99 @@ def test_one_record_of_many_that_is_lost_makes_its_batch_a_gap(
     assert enqueued(pipeline.history())[3] is None
     batches = pipeline.client.query(f"SELECT count() FROM {pipeline_batches.TABLE}").result_rows
     assert batches == [(6,)]
+
+
+@pytest.mark.parametrize("environment", [False, True], ids=["queue", "environment"])
+@pytest.mark.parametrize("behavior", ["drop_oldest", "drop_newest"])
+def test_what_a_full_spool_dropped_is_unknown_and_counted(
+    pipeline: Pipeline, tmp_path: Path, behavior: FullBehavior, environment: bool
+) -> None:
+    """Regression: with `drop_newest`, the interval of the next batch covered the dropped one, which counted as zero."""
+    for _ in range(2):
+        pipeline.take()
+        pipeline.deliver()
+    records_per_batch = 2
+    options = SpoolOptions(tmp_path / "spool", max_size=2 * records_per_batch, full_behavior=behavior)
+    pipeline.spool.close()
+    with Spool.open(options) as spool:
+        pipeline.use(spool)
+        for _ in range(3):  # one more than fits
+            pipeline.take()
+        assert sum(spool.stats().dropped.values()) == records_per_batch
+        assert [stored.dropped_records for stored in pipeline.stored[2:]] == [0, 0, records_per_batch]
+        assert pipeline.stored[-1].gap_shards == {0, 1}, "the queues must report their counters again"
+        pipeline.deliver()
+    with Spool.open(options) as spool:  # the position after the dropped batch survives a restart
+        pipeline.use(spool)
+        pipeline.take()
+        pipeline.deliver()
+        assert pipeline.stored[-1].batch.lost_events == 0, "the loss is counted as dropped, not a second time"
+    history = pipeline.history(environment)
+    known = 1 + environment
+    dropped = 2 if behavior == "drop_oldest" else 4
+    expected = [None if number in (dropped - 1, dropped) else known for number in range(5)]
+    assert enqueued(history)[:5] == expected
+    assert history["completeness"]["pct"] is None
+
+
+def test_a_batch_whose_loss_cannot_be_recorded_is_repeated(pipeline: Pipeline) -> None:
+    files = CrashFiles()
+    with Spool.open(SpoolOptions(Path("/spool"), full_behavior="drop_newest"), files=files, background=False) as spool:
+        pipeline.use(spool)
+        pipeline.take()
+        files.capacity = files.used()
+        with pytest.raises(HeadraceError, match="repeated"):
+            pipeline.take()
+        files.capacity = None
+        pipeline.take()
+        assert len(pipeline.stored) == 2
+        pipeline.deliver()
+    assert enqueued(pipeline.history())[:2] == [1, 1]
+
+
+def test_rows_that_arrive_before_earlier_ones_are_no_gap(pipeline: Pipeline) -> None:
+    """With several workers, the rows of a later batch may be first. Its watermark is not there yet."""
+    for _ in range(2):
+        pipeline.take()
+        pipeline.deliver()
+    for _ in range(3):
+        pipeline.take()
+    records = pipeline.spool.lease_many(99)
+    rows = [record for record in records if rows_lost(record)]
+    reads = QueryRunner(pipeline.client, 60.0)
+    for record in reversed(rows):
+        for batch in pipeline.destination.prepare(record):
+            pipeline.destination.send(batch)
+        pipeline.spool.ack(record.id)
+        assert alert_samples.read_progress(reads, pipeline.start_s * 1000).losses == 0
+        assert pipeline.history()["completeness"]["pct"] is not None
+    for record in [record for record in records if record not in rows]:
+        pipeline.spool.release(record.id)
+    pipeline.deliver()
+    assert enqueued(pipeline.history())[:4] == [1] * 4
+
+
+def test_a_lost_report_of_losses_is_a_gap(pipeline: Pipeline) -> None:
+    """A batch whose row reports lost events vouches for them: without the row, nothing would show the loss."""
+    for number in range(6):
+        pipeline.take(**({"seq": 9} if number == 3 else {"seq": number + 1 + 5 * (number > 3)}))
+        pipeline.deliver(reports_lost if number == 3 else lambda record: False)
+    assert enqueued(pipeline.history(environment=True))[3] is None
+
+
+def reports_lost(record: SpoolRecord) -> bool:
+    return record.meta[TABLE_META] == pipeline_batches.TABLE
+
+
+def test_the_records_of_a_batch(pipeline: Pipeline) -> None:
+    def tables() -> list[tuple[str, bool]]:
+        records = pipeline.spool.lease_many(99)
+        pipeline.spool.ack_many([record.id for record in records])
+        return [(record.meta[TABLE_META], COVERAGE in record.meta) for record in records]
+
+    pipeline.take()
+    assert tables() == [(queue_metrics.TABLE, True), (pipeline_batches.TABLE, False)]
+    pipeline.take(op="tick")
+    assert tables() == [(pipeline_coverage.TABLE, False), (pipeline_batches.TABLE, False)]
+    pipeline.take(seq=7)
+    assert tables() == [(queue_metrics.TABLE, True), (pipeline_batches.TABLE, True)]

@@ -14,13 +14,13 @@ from typing import Any, cast
 
 import pytest
 
+from headrace.export import exporter as exporter_module
 from headrace.export.adaptive import WorkerBounds
 from headrace.export.breaker import BreakerState
-from headrace.export.destination import Destination, RetryableSendError, SendBatch
+from headrace.export.destination import Destination, RetryableSendError, SendBatch, SendOrder
 from headrace.export.exporter import Exporter, ExporterOptions
 from headrace.export.file_destination import FileDestination
 from headrace.runtime.backoff import Backoff
-from headrace.spool import exporter as exporter_module
 from headrace.spool.inspect import list_dead
 from headrace.spool.options import SpoolOptions
 from headrace.spool.record import SpoolRecord
@@ -169,9 +169,9 @@ class TestFailures:
             the_end(spool)
         stats = exporter.stats()
         assert server.bodies() == [b"good"]
-        assert (stats.rejected, stats.breaker.opened, stats.retries) == ({"permanent": 2}, 0, 0)
+        assert (stats.rejected, stats.breaker.opened, stats.retries) == ({"bad_data": 2}, 0, 0)
         assert options.path is not None
-        assert [each.facts["reason"].partition(":")[0] for each in list_dead(options.path)] == ["permanent"] * 2
+        assert [each.facts["reason"].partition(":")[0] for each in list_dead(options.path)] == ["bad_data"] * 2
 
     def test_retry_after_holds_everything_back(self, spool: Spool, server: ScriptedServer) -> None:
         clock = HandClock()
@@ -301,7 +301,7 @@ class TestBreaker:
         put(spool, *numbered(400))
         options = replace(
             QUICK, workers=1, adaptive=True, bounds=WorkerBounds(1, 6), breaker_threshold=1, breaker_reset_s=HOUR,
-            max_concurrent_sends=6,
+            max_sends=6,
         )  # fmt: skip
         with exporting(spool, HttpDestination(server.port), options, clock=clock) as exporter:
             wait_until(lambda: exporter.stats().backoff_s, "the breaker is open, and all senders wait")
@@ -359,6 +359,13 @@ class TestSplitting:
         assert server.bodies() == [b"abcd"]
 
 
+class AlternatingDestination(HttpDestination):
+    """Of the records, those with odd numbers follow all earlier ones."""
+
+    def get_order(self, record: SpoolRecord) -> SendOrder:
+        return SendOrder.AFTER_EARLIER if int(record.payload) % 2 else SendOrder.ANY
+
+
 class TestUnknownOutcome:
     def test_only_a_quarter_of_the_window_is_sent_past_it(self, spool: Spool, server: ScriptedServer) -> None:
         clock = HandClock()
@@ -373,6 +380,24 @@ class TestUnknownOutcome:
             wait_until(lambda: spool.stats().in_flight == 0, "nothing more is under way")
             assert len(server.bodies()) == 20
             assert spool.stats().size == 41
+
+    def test_also_by_several_workers_and_records_that_follow_wait(self, spool: Spool, server: ScriptedServer) -> None:
+        clock = HandClock()
+        server.once[b"0000"] = Answer(applies=True, breaks=True)
+        put(spool, *numbered(120))
+        options = replace(QUICK, workers=8, preparers=2, backoff=Backoff(HOUR, 1.0, HOUR), channel_size=8)
+        destination = AlternatingDestination(server.port, dedup_window_blocks=80)
+        with exporting(spool, destination, options, clock=clock, draw=lambda: 0.0) as exporter:
+            wait_until(lambda: exporter.stats().backoff_s, "the answer was lost, and everybody waits")
+            clock.now += HOUR  # by this clock; the record's own delay uses the spool's clock
+            wait_until(lambda: exporter.stats().passed_blocks == 20, "the allowance is used up")
+            wait_until(lambda: spool.stats().in_flight == 0, "nothing more is under way")
+            passed = [body for body in server.bodies() if body != b"0000"]
+            assert len(passed) <= 20 + options.workers, "and those that were under way before it"
+            assert not any(int(body) % 2 for body in passed), "what follows it was not sent"
+            spool.end_delays()
+            the_end(spool)
+        assert sorted(server.bodies()) == numbered(120)
 
     def test_then_it_is_sent_first_and_the_rest_follows(self, spool: Spool, server: ScriptedServer) -> None:
         server.once[b"0000"] = Answer(applies=True, breaks=True)
@@ -427,7 +452,7 @@ class TestUnknownOutcome:
 class TestStopping:
     def test_prepared_records_go_back_unsent_and_uncounted(self, options: SpoolOptions, server: ScriptedServer) -> None:
         server.gate.clear()
-        quick = replace(QUICK, workers=2, preparers=2, channel_size=8, max_concurrent_sends=1)
+        quick = replace(QUICK, workers=2, preparers=2, channel_size=8, max_sends=1)
         with Spool.open(options) as spool:
             put(spool, *numbered(30))
             destination = HttpDestination(server.port)
@@ -475,7 +500,7 @@ class TestLimits:
     def test_sends_at_once_are_limited_per_exporter(self, spool: Spool, server: ScriptedServer) -> None:
         server.gate.clear()
         put(spool, *numbered(20))
-        options = replace(QUICK, workers=8, preparers=2, channel_size=16, max_concurrent_sends=3)
+        options = replace(QUICK, workers=8, preparers=2, channel_size=16, max_sends=3)
         with exporting(
             spool, HttpDestination(server.port), options, shared=threading.BoundedSemaphore(100)
         ) as exporter:

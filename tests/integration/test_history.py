@@ -26,7 +26,7 @@ from headrace.model.names import EnvRef, QueueRef
 from headrace.model.time import format_iso_ms
 from headrace.pipeline.buckets import bucketize
 from headrace.pipeline.job import open_pipeline
-from headrace.pipeline.options import IN_ORDER, PipelineOptions
+from headrace.pipeline.options import PARALLEL, PipelineOptions
 from headrace.queue import keys
 from headrace.queue.client import SyncClient
 from headrace.queue.scripts import Deferral, Stubs
@@ -105,7 +105,7 @@ def options(valkey_url: str, clickhouse_url: str, warehouse: Client, tmp_path: P
         shards=2,
         checkpoint=tmp_path / "checkpoint",
         spool=SpoolOptions(tmp_path / "spool"),
-        exporter=IN_ORDER,
+        exporter=PARALLEL,
         trigger_s=0.1,
     )
 

@@ -22,7 +22,7 @@ from headrace.model.histogram import ZERO_BUCKET
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.pipeline.job import open_pipeline
-from headrace.pipeline.options import IN_ORDER, PipelineOptions
+from headrace.pipeline.options import PARALLEL, PipelineOptions
 from headrace.pipeline.partition import PartitionPlan, collect_summaries, summarise
 from headrace.pipeline.sink import compute_token
 from headrace.pipeline.summary import SUMMARY, PartitionSummary, merge_by_shard, merge_rows
@@ -59,7 +59,7 @@ def options(valkey_url: str, clickhouse_url: str, warehouse: Client, tmp_path: P
         shards=2,
         checkpoint=tmp_path / "checkpoint",
         spool=SpoolOptions(tmp_path / "spool"),
-        exporter=replace(IN_ORDER, backoff=Backoff(0.1, 2.0, 0.5), breaker_reset_s=0.5),
+        exporter=replace(PARALLEL, backoff=Backoff(0.1, 2.0, 0.5), breaker_reset_s=0.5),
         trigger_s=0.1,
     )
 

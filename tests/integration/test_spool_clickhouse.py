@@ -123,7 +123,7 @@ def test_what_is_bad_is_dead_and_what_only_lacks_a_table_is_kept(
     spool.put(to_payload(rows(0)), token="7", meta=TABLE)
     with exporting(spool, clickhouse_url, warehouse) as exporter:
         wait_until(lambda: spool.stats().size == 1 and exporter.stats().retries, "all but one came to an end")
-        assert exporter.stats().rejected == {"permanent": 4}
+        assert exporter.stats().rejected == {"bad_data": 4}
         assert exporter.stats().failures["unavailable"] >= 1
         assert exporter.stats().unclear == 0
         warehouse.command(f"CREATE TABLE not_yet_v1 AS {queue_metrics.TABLE}")
@@ -173,7 +173,7 @@ def test_a_process_killed_between_insert_and_ack_counts_once(
 
 
 class Proxy(ThreadingHTTPServer):
-    """Proxy for ClickHouse that refuses large inserts, or loses responses to inserts that ClickHouse has applied."""
+    """Proxy for ClickHouse that refuses inserts, or loses responses to inserts that ClickHouse has applied."""
 
     daemon_threads = True
 
@@ -185,6 +185,7 @@ class Proxy(ThreadingHTTPServer):
         self.max_bytes = 2**40
         self.answers_to_lose = 0
         self.refused = 0
+        self.error_code: int | None = None  # inserts fail with this error of ClickHouse
         self.lock = threading.Lock()
 
     @property
@@ -207,6 +208,10 @@ class _Forward(BaseHTTPRequestHandler):
         if is_insert and len(body) > proxy.max_bytes:
             proxy.refused += 1
             self.answer(413, b"", {})
+            return
+        if is_insert and proxy.error_code is not None:
+            said = f"Code: {proxy.error_code}. DB::Exception: It failed. (NAME) (version 25.8.1.1)\n"
+            self.answer(500, said.encode(), {"X-ClickHouse-Exception-Code": str(proxy.error_code)})
             return
         behind = http.client.HTTPConnection(*proxy.behind, timeout=60)
         behind.request("POST", self.path, body, dict(self.headers.items()))
@@ -250,7 +255,7 @@ def test_an_answer_that_is_lost_counts_once(spool: Spool, proxy: Proxy, warehous
         spool.put(to_payload(rows(4, f"q{number}")), token=f"token-{number}", meta=TABLE)
     proxy.answers_to_lose = 4  # the driver repeats a lost request once by itself
     exporter = drain(spool, proxy.url, warehouse)
-    assert exporter.stats().failures.keys() == {"timeout"}
+    assert exporter.stats().failures.keys() == {"unavailable"}, "the connection broke, without a timeout"
     assert counted(warehouse) == everywhere(12)
 
 
@@ -262,6 +267,29 @@ def test_a_clean_413_is_cut_and_counts_once(spool: Spool, proxy: Proxy, warehous
     assert exporter.stats().splits >= 2
     assert exporter.stats().rejected == {}
     assert counted(warehouse) == everywhere(64)
+
+
+@pytest.mark.parametrize(
+    ("code", "label", "opens"),
+    [
+        (159, "timeout", True),
+        (202, "rate_limit", False),
+        (241, "server_error", True),
+        (252, "rate_limit", False),
+        (999, "unavailable", True),
+    ],
+)
+def test_errors_that_pass(spool: Spool, proxy: Proxy, warehouse: Client, code: int, label: str, opens: bool) -> None:
+    """An error as ClickHouse sends it is classified, and the record is sent again. Busy does not open the breaker."""
+    spool.put(to_payload(rows(4)), token="1", meta=TABLE)
+    proxy.error_code = code
+    with exporting(spool, proxy.url, warehouse) as exporter:
+        wait_until(lambda: exporter.stats().failures.get(label, 0) > QUICK.breaker_threshold, "failures")
+        assert exporter.stats().failures.keys() == {label}
+        assert bool(exporter.stats().breaker.opened) == opens
+        proxy.error_code = None
+        wait_until(lambda: spool.stats().size == 0, "the spool is empty")
+    assert counted(warehouse) == everywhere(4)
 
 
 def test_no_server_listens(spool: Spool, warehouse: Client) -> None:

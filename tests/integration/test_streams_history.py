@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 
 from headrace.api.services import Services
 from headrace.pipeline.job import open_pipeline
-from headrace.pipeline.options import IN_ORDER, PipelineOptions
+from headrace.pipeline.options import PARALLEL, PipelineOptions
 from headrace.postgres.connect import open_pool
 from headrace.queue.scripts import Stubs
 from headrace.spool.options import SpoolOptions
@@ -60,7 +60,7 @@ def test_a_stream_of_others_has_history_and_fires(
         shards=2,
         checkpoint=tmp_path / "checkpoint",
         spool=SpoolOptions(tmp_path / "spool"),
-        exporter=IN_ORDER,
+        exporter=PARALLEL,
         trigger_s=0.1,
     )
 

@@ -6,6 +6,9 @@ import pyarrow as pa
 import pyarrow.ipc
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
+from urllib3 import HTTPConnectionPool
+from urllib3.connection import HTTPConnection
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, ProtocolError, ReadTimeoutError
 
 from headrace.errors import ServiceUnavailable
 from headrace.export.destination import (
@@ -109,34 +112,70 @@ class TestSplitting:
         assert DESTINATION.split(record(1), DESTINATION.prepare(record(1)), 0) == ()
 
 
+def http_error(cause: Exception) -> OperationalError:
+    error = OperationalError("Error executing HTTP request")
+    error.__cause__ = cause
+    return error
+
+
+POOL = HTTPConnectionPool("127.0.0.1")
+
+
 @pytest.mark.parametrize(
-    ("error", "kind", "unclear"),
+    ("error", "kind", "label", "unclear"),
     [
-        (DatabaseError("memory", code=241), RetryableSendError, True),
-        (DatabaseError("a view failed", code=159), RetryableSendError, True),
-        (DatabaseError("too many parts", code=252), RetryableSendError, True),
-        (DatabaseError("no table", code=60), RetryableSendError, False),
-        (DatabaseError("too many queries", code=202), RetryableSendError, False),
-        (DatabaseError("password", code=516), AuthSendError, False),
-        (DatabaseError("type", code=53), PermanentSendError, False),
-        (DatabaseError("HTTP driver received HTTP status 413"), TooLargeSendError, False),
-        (DatabaseError("HTTP driver received HTTP status 401"), AuthSendError, False),
-        (OperationalError("HTTP driver received HTTP status 503"), RetryableSendError, False),
-        (OperationalError("HTTP driver received HTTP status 504"), RetryableSendError, True),
-        (DatabaseError("HTTP driver received HTTP status 502"), RetryableSendError, True),
-        (OperationalError("Error timed out executing HTTP request"), RetryableSendError, True),
-        (DatabaseError("Received ClickHouse exception: Request Entity Too Large", code=241), RetryableSendError, True),
-        (ServiceUnavailable(), RetryableSendError, False),
+        (DatabaseError("time limit", code=159), RetryableSendError, "timeout", True),
+        (DatabaseError("too slow", code=160), RetryableSendError, "timeout", True),
+        (DatabaseError("socket timeout", code=209), RetryableSendError, "timeout", True),
+        (DatabaseError("quorum did not reply", code=319), RetryableSendError, "timeout", True),
+        (OperationalError("HTTP driver received HTTP status 504"), RetryableSendError, "timeout", True),
+        (OperationalError("HTTP driver received HTTP status 408"), RetryableSendError, "timeout", True),
+        (OperationalError("Error timed out executing HTTP request"), RetryableSendError, "timeout", True),
+        (http_error(ReadTimeoutError(POOL, "/", "read")), RetryableSendError, "timeout", True),
+        (http_error(TimeoutError("the write operation")), RetryableSendError, "timeout", True),
+        (DatabaseError("too many queries", code=202), RetryableSendError, "rate_limit", False),
+        (DatabaseError("server overloaded", code=745), RetryableSendError, "rate_limit", False),
+        (DatabaseError("quota", code=201), RetryableSendError, "rate_limit", True),
+        (DatabaseError("too many parts", code=252), RetryableSendError, "rate_limit", True),
+        (DatabaseError("no thread", code=439), RetryableSendError, "rate_limit", True),
+        (DatabaseError("HTTP driver received HTTP status 429"), RetryableSendError, "rate_limit", False),
+        (DatabaseError("memory", code=241), RetryableSendError, "server_error", True),
+        (DatabaseError("Request Entity Too Large", code=241), RetryableSendError, "server_error", True),
+        (DatabaseError("bug", code=49), RetryableSendError, "server_error", True),
+        (DatabaseError("disk full", code=243), RetryableSendError, "server_error", True),
+        (DatabaseError("a code of the future", code=98765), RetryableSendError, "server_error", True),
+        (DatabaseError("HTTP driver received HTTP status 500"), RetryableSendError, "server_error", True),
+        (DatabaseError("no table", code=60), RetryableSendError, "unavailable", False),
+        (DatabaseError("Keeper", code=999), RetryableSendError, "unavailable", True),
+        (DatabaseError("read-only", code=242), RetryableSendError, "unavailable", True),
+        (DatabaseError("network", code=210), RetryableSendError, "unavailable", True),
+        (OperationalError("HTTP driver received HTTP status 503"), RetryableSendError, "unavailable", False),
+        (DatabaseError("HTTP driver received HTTP status 502"), RetryableSendError, "unavailable", True),
+        (http_error(ProtocolError("Connection aborted.")), RetryableSendError, "unavailable", True),
+        (
+            http_error(NewConnectionError(HTTPConnection("127.0.0.1"), "refused")),
+            RetryableSendError,
+            "unavailable",
+            False,
+        ),
+        (http_error(ConnectTimeoutError("connect")), RetryableSendError, "unavailable", False),
+        (ServiceUnavailable(), RetryableSendError, "unavailable", False),
+        (DatabaseError("HTTP driver received HTTP status 413"), TooLargeSendError, "too_large", False),
+        (DatabaseError("bad arguments", code=36), PermanentSendError, "bad_data", False),
+        (DatabaseError("type", code=53), PermanentSendError, "bad_data", False),
+        (DatabaseError("constraint", code=469), PermanentSendError, "bad_data", False),
+        (DatabaseError("password", code=516), AuthSendError, "auth", False),
+        (DatabaseError("HTTP driver received HTTP status 401"), AuthSendError, "auth", False),
     ],
     ids=str,
 )
-def test_what_an_answer_means(error: Exception, kind: type[SendError], unclear: bool) -> None:
+def test_what_an_answer_means(error: Exception, kind: type[SendError], label: str, unclear: bool) -> None:
     """Memory errors look like "too large" but are not: only a plain 413 is."""
     found = to_send_error(to_insert_failed(error))
-    assert isinstance(found, kind)
-    assert found.outcome_unknown is unclear
+    assert (type(found), found.label, found.outcome_unknown) == (kind, label, unclear)
 
 
 def test_busy_is_not_down() -> None:
-    assert not to_send_error(to_insert_failed(DatabaseError("too many queries", code=202))).is_outage
+    for code in (202, 252):
+        assert not to_send_error(to_insert_failed(DatabaseError("busy", code=code))).is_outage
     assert to_send_error(to_insert_failed(DatabaseError("memory", code=241))).is_outage

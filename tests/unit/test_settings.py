@@ -298,8 +298,46 @@ class TestSpool:
         assert spool.inmemory_bytes.resolve(5000) == 2 * 2**20
 
     @pytest.mark.parametrize(
+        ("given", "resolved", "shown"),
+        [
+            ("1Gi", 2**30, "1GiB"),
+            ("512Mi", 2**29, "512MiB"),
+            ("2048Ki", 2**21, "2MiB"),
+            ("1Ti", 2**40, "1TiB"),
+            ("0.10", 1000, "10%"),
+            (0.1, 1000, "10%"),
+            (".5", 5000, "50%"),
+            ("0.075", 750, "7.5%"),
+            ("1.0", 10_000, "100%"),
+            ("12.5%", 1250, "12.5%"),
+        ],
+    )
+    def test_sizes_as_other_queues_write_them(self, given: object, resolved: int, shown: str) -> None:
+        found = load_settings({"spool.max_bytes": given}, NOTHING, None).settings.spool.max_bytes
+        assert found.resolve(10_000) == resolved
+        kind = SETTINGS["spool.max_bytes"].kind
+        assert kind.format(found) == shown
+        assert kind.parse(shown) == found
+
+    def test_every_size_may_lack_its_last_letter(self) -> None:
+        spool = load_settings({"spool.segment_size": "512Mi", "spool.write_buffer_size": "256Ki"}, NOTHING, None)
+        assert (spool.settings.spool.segment_size, spool.settings.spool.write_buffer_size) == (2**29, 2**18)
+
+    @pytest.mark.parametrize("source", ["flag", "environment", "file"])
+    def test_an_earlier_name_is_still_read(self, toml: Path, source: str) -> None:
+        toml.write_text("[spool]\nmax_concurrent_sends = 3\n" if source == "file" else "")
+        flags = {"spool.max_concurrent_sends": "3"} if source == "flag" else NOTHING
+        environ = {"HEADRACE_SPOOL_MAX_CONCURRENT_SENDS": "3"} if source == "environment" else NOTHING
+        loaded = load_settings(flags, environ, toml)
+        assert loaded.settings.spool.max_sends == 3
+        assert source in str(loaded.origins["spool.max_sends"])
+
+    @pytest.mark.parametrize(
         ("key", "value"),
         [
+            ("spool.max_bytes", "0.0"),
+            ("spool.max_bytes", "1.1"),
+            ("spool.max_bytes", "1G"),
             ("spool.max_bytes", "0%"),
             ("spool.max_bytes", "101%"),
             ("spool.max_bytes", "10"),

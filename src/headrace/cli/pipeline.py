@@ -17,12 +17,12 @@ from headrace.cli import Invocation, pass_invocation
 from headrace.cli.logs import configure_logs
 from headrace.cli.maintenance import run_maintenance
 from headrace.cli.signals import install_stop_event
-from headrace.cli.spool_options import build_exporter_options, build_spool_options
+from headrace.cli.spool_options import build_exporter_options, build_send_limit, build_spool_options
 from headrace.embedded.java import find_java
 from headrace.pipeline.archive import resolve_uri
 from headrace.pipeline.checkpoint import StartFrom
 from headrace.pipeline.job import run_pipeline
-from headrace.pipeline.options import IN_ORDER, PipelineOptions
+from headrace.pipeline.options import PipelineOptions
 from headrace.pipeline.problem_reports import ReportProblem
 from headrace.pipeline.session import SessionOptions
 from headrace.postgres.connect import open_pool
@@ -85,7 +85,8 @@ def build_pipeline_options(settings: Settings) -> PipelineOptions:
         shards=settings.queue.shards or 1,
         checkpoint=data_dir / "pipeline" / "checkpoint",
         spool=build_spool_options(settings),
-        exporter=replace(build_exporter_options(settings, clickhouse=True), workers=IN_ORDER.workers, adaptive=False),
+        exporter=build_exporter_options(settings, clickhouse=True),
+        send_limit=build_send_limit(settings),
         send_timeout_s=settings.spool.send_timeout,
         stop_timeout_s=settings.spool.stop_timeout,
         metrics_port=settings.pipeline.metrics_port,

@@ -6,6 +6,7 @@ Zeros are replaced by numbers derived from the CPU cores, and percentages by byt
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import cast
@@ -15,6 +16,10 @@ from headrace.export.exporter import ExporterOptions
 from headrace.runtime.backoff import Backoff
 from headrace.settings import Settings
 from headrace.spool.options import FullBehavior, SpoolOptions, SyncPolicy
+
+# Default number of workers: they mostly wait for the destination, so more than one even on a single core. Each insert
+# into ClickHouse creates parts that must be merged, so not more on a large machine than ClickHouse gains from.
+MIN_WORKERS, MAX_WORKERS = 4, 16
 
 # Memory limit of a container: control groups version 2 and 1.
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -26,11 +31,12 @@ def find_spool_path(settings: Settings) -> Path:
 
 def build_spool_options(settings: Settings, path: Path | None = None) -> SpoolOptions:
     chosen, memory = settings.spool, read_memory_limit()
+    folder = path or find_spool_path(settings)
     return SpoolOptions(
-        path=path or find_spool_path(settings),
+        path=folder,
         type="memory" if chosen.type == "memory" else "disk",
         max_size=chosen.max_size,
-        max_bytes=chosen.max_bytes.resolve(memory),
+        max_bytes=chosen.max_bytes.resolve(memory if chosen.type == "memory" else read_disk_size(folder)),
         full_behavior=cast("FullBehavior", chosen.full_behavior),
         block_timeout=chosen.block_timeout,
         inmemory_blocks=chosen.inmemory_blocks,
@@ -50,10 +56,10 @@ def build_spool_options(settings: Settings, path: Path | None = None) -> SpoolOp
 def build_exporter_options(settings: Settings, *, clickhouse: bool) -> ExporterOptions:
     chosen, cores = settings.spool, os.cpu_count() or 1
     return ExporterOptions(
-        workers=chosen.workers or 2 * cores,
+        workers=chosen.workers or min(max(2 * cores, MIN_WORKERS), MAX_WORKERS),
         preparers=chosen.preparers or cores,
         channel_size=chosen.channel_size,
-        max_concurrent_sends=chosen.max_concurrent_sends,
+        max_sends=chosen.max_sends,
         adaptive=chosen.adaptive_workers,
         bounds=WorkerBounds(chosen.min_workers, max(chosen.min_workers, chosen.max_workers or 4 * cores)),
         target_utilization=chosen.target_utilization,
@@ -75,7 +81,15 @@ def build_backoff(settings: Settings, *, clickhouse: bool) -> Backoff:
 
 
 def build_send_limit(settings: Settings) -> threading.BoundedSemaphore:
-    return threading.BoundedSemaphore(settings.spool.global_send_limit or 8 * (os.cpu_count() or 1))
+    """Build the limit of requests in progress that all exporters of a process share."""
+    workers = build_exporter_options(settings, clickhouse=True).senders
+    return threading.BoundedSemaphore(settings.spool.global_send_limit or max(8 * (os.cpu_count() or 1), workers))
+
+
+def read_disk_size(folder: Path) -> int:
+    """Return the size in bytes of the file system of a directory that need not exist yet."""
+    existing = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    return shutil.disk_usage(existing).total
 
 
 def read_memory_limit() -> int:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from enum import Enum
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from headrace.errors import HeadraceError
 from headrace.spool.record import NewRecord, SpoolRecord
@@ -58,7 +59,7 @@ class RetryableSendError(SendError):
 class PermanentSendError(SendError):
     """The record itself is invalid: it will never be accepted and moves to the dead letters."""
 
-    kind = "permanent"
+    kind = "bad_data"
 
 
 class TooLargeSendError(SendError):
@@ -79,6 +80,14 @@ class SendBatch:
 
     body: Any  # in the destination's own format
     token: str
+
+
+class SendOrder(Enum):
+    """When a record may be sent, relative to records that were put before it."""
+
+    ANY = "any"
+    AFTER_EARLIER = "after_earlier"  # when all earlier records are finished, except others of this order
+    IN_SEQUENCE = "in_sequence"  # as AFTER_EARLIER, and later records of both these orders wait for it
 
 
 class Destination(Protocol):
@@ -109,3 +118,12 @@ class Destination(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class OrderedDestination(Destination, Protocol):
+    """A destination of which some records must not arrive before earlier ones, however many workers send."""
+
+    def get_order(self, record: SpoolRecord) -> SendOrder:
+        """Return when the record may be sent. Must be the same for the same record in any process."""
+        ...

@@ -16,7 +16,8 @@ Guarantees:
 
 Order: with one worker, records arrive in the order in which they were put, also after an outage; a record that keeps
 failing blocks all others until its attempts are used up. With several workers, records are sent in parallel, and others
-overtake a failed record until its delay has passed.
+overtake a failed record until its delay has passed, except those that the destination declares to follow earlier ones
+(`OrderedDestination`): they stay in the spool until the earlier ones are finished (`Spool.hold`).
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ from headrace.export.adaptive import CounterRate, ExportLoad, WorkerBounds, comp
 from headrace.export.breaker import Breaker, BreakerState, Permit
 from headrace.export.destination import (
     Destination,
+    OrderedDestination,
     PermanentSendError,
     RetryableSendError,
     SendBatch,
     SendError,
+    SendOrder,
     TooLargeSendError,
 )
 from headrace.export.flow_control import IDLE_S, TICK_S, FlowControl, PreparedRecord
@@ -58,7 +61,7 @@ class ExporterOptions:
     workers: int = 4
     preparers: int = 2
     channel_size: int = 64
-    max_concurrent_sends: int = 4
+    max_sends: int = 0  # sends in progress; 0: one per sender
     adaptive: bool = False
     bounds: WorkerBounds = field(default=WorkerBounds(1, 8))
     target_utilization: float = 0.85
@@ -71,6 +74,11 @@ class ExporterOptions:
     def senders(self) -> int:
         """Number of sender threads; those above the current number of workers wait."""
         return self.bounds.maximum if self.adaptive else self.workers
+
+    @property
+    def send_limit(self) -> int:
+        """Largest number of sends in progress: each sender has one at a time."""
+        return self.max_sends or self.senders
 
     @property
     def preparer_threads(self) -> int:
@@ -91,6 +99,7 @@ class Exporter:
     ) -> None:
         self._spool = spool
         self._destination = destination
+        self._ordered = destination if isinstance(destination, OrderedDestination) else None
         self._options = options
         self._clock = clock
         self._draw = draw
@@ -108,8 +117,8 @@ class Exporter:
             clock,
             channel_size=options.channel_size,
             workers=min(options.workers, options.senders),
-            max_sends=options.max_concurrent_sends,
-            shared=shared or threading.BoundedSemaphore(options.max_concurrent_sends),
+            max_sends=options.send_limit,
+            shared=shared or threading.BoundedSemaphore(options.send_limit),
         )
         self._health = DestinationHealth()
         self._last_error = ""
@@ -200,6 +209,8 @@ class Exporter:
         if not self._flow.can_prepare():
             self._spool.release(record.id)
             return False
+        if self._hold(record):
+            return False
         if record.attempts and not self._outcomes.was_tried(record.id):
             self._outcomes.mark_possibly_sent(record.id)
         with self._counters.track_active("preparers_active"):
@@ -218,6 +229,13 @@ class Exporter:
             self._put_back(item)
             return False
         return True
+
+    def _hold(self, record: SpoolRecord) -> bool:
+        """Return the record to the spool until earlier ones are finished, if it must follow them. Return False if it
+        may be sent."""
+        if self._ordered is None or (order := self._ordered.get_order(record)) is SendOrder.ANY:
+            return False
+        return self._spool.hold(record.id, holds_later=order is SendOrder.IN_SEQUENCE)
 
     def _wait_for_unknown_outcomes(self) -> None:
         """Stop tracking records that the spool no longer holds, then wait one tick for the other unknown outcomes."""

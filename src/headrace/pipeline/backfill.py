@@ -22,7 +22,7 @@ from headrace.pipeline.buckets import aggregate_environments
 from headrace.pipeline.clickhouse_destination import split_into_blocks
 from headrace.pipeline.replay import ArchiveIncomplete, ReplayedHour, ReplayWindow, replay
 from headrace.warehouse import history_windows, tiers
-from headrace.warehouse.blocks import BlockWriter, InsertFailed, to_arrow_file
+from headrace.warehouse.blocks import RETRYABLE, BlockWriter, InsertFailed, to_arrow_file
 from headrace.warehouse.connect import Client
 from headrace.warehouse.tiers import TIERS
 
@@ -102,6 +102,6 @@ def _insert(writer: BlockWriter, table: str, rows: pa.Table, token: str) -> None
         try:
             return writer.insert(table, rows.schema.names, data, token)
         except InsertFailed as error:
-            if error.reason not in ("unavailable", "busy") or attempt == TRIES - 1:
+            if error.reason not in RETRYABLE or attempt == TRIES - 1:
                 raise
             time.sleep(2**attempt)

@@ -8,6 +8,9 @@ bytes are one block, with the record's own token; more are several blocks, with 
 The meta of a record may also state the interval of stream entries that it was computed from. The interval is inserted
 as one more batch after the rows (`warehouse.pipeline_coverage`).
 
+Records may be sent in parallel, except the row of a batch in `pipeline_batches_v1`: its watermark states that the rows
+of this and all earlier batches are in ClickHouse, so it is sent after them.
+
 This module is in `pipeline` because it needs both the spool and the warehouse: the spool must not depend on ClickHouse
 and Arrow, nor the warehouse on the spool.
 """
@@ -27,11 +30,12 @@ from headrace.export.destination import (
     RetryableSendError,
     SendBatch,
     SendError,
+    SendOrder,
     TooLargeSendError,
 )
 from headrace.pipeline.arrow import from_payload, to_payload
 from headrace.spool.record import NewRecord, SpoolRecord
-from headrace.warehouse import pipeline_coverage
+from headrace.warehouse import pipeline_batches, pipeline_coverage
 from headrace.warehouse.blocks import DEDUPLICATION_WINDOW, BlockWriter, InsertFailed, to_arrow_file
 from headrace.warehouse.pipeline_coverage import CoverageInterval, divide_intervals
 
@@ -100,6 +104,12 @@ class ClickHouseDestination:
     def __init__(self, writer: BlockWriter) -> None:
         self._writer = writer
 
+    def get_order(self, record: SpoolRecord) -> SendOrder:
+        if record.meta.get(TABLE) != pipeline_batches.TABLE:
+            return SendOrder.ANY
+        # With coverage, the row vouches for data itself, so the next watermark must not arrive before it either.
+        return SendOrder.IN_SEQUENCE if COVERAGE in record.meta else SendOrder.AFTER_EARLIER
+
     def prepare(self, record: SpoolRecord) -> Sequence[SendBatch]:
         table = _read_table_name(record)
         blocks = _decode_blocks(record)
@@ -138,19 +148,18 @@ class ClickHouseDestination:
 
 def to_send_error(error: InsertFailed) -> SendError:
     match error.reason:
-        case "bad_rows":
+        case "bad_data":
             return PermanentSendError(str(error))
         case "too_large":
             return TooLargeSendError(str(error))
         case "auth":
             return AuthSendError(str(error))
-        case "busy":
-            return RetryableSendError(str(error), kind="rate_limit", refused=True)
-        case "unavailable":
+        case reason:
             return RetryableSendError(
                 str(error),
                 outcome_unknown=error.outcome_unknown,
-                kind="timeout" if error.outcome_unknown else "unavailable",
+                kind=reason,
+                refused=reason == "rate_limit",
             )
 
 

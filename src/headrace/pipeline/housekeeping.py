@@ -130,7 +130,14 @@ class Housekeeping:
             *(now.freshness_ms or 0, sum(now.lag_events.values()) if now.lag_events else "?", batch.lost_events),
             extra={"action": "batch"},
         )
-        if batch.lost_events or batch.rewinds or batch.set_aside:
+        if stored.dropped_records:
+            log.error(
+                "the spool is full and dropped %d records; history has a gap there. Enlarge spool.max_bytes, or set"
+                " spool.full_behavior = block to wait instead",
+                stored.dropped_records,
+                extra={"action": "dropped"},
+            )
+        if batch.has_losses:
             log.warning(
                 "lost %d events before they were read; %d rewinds, %d unreadable entries",
                 *(batch.lost_events, batch.rewinds, batch.set_aside),

@@ -90,7 +90,7 @@ def open_pipeline(options: PipelineOptions, *sources: Callable[[], MetricFamilie
     writer = BlockWriter(
         lambda: connect_warehouse(options.clickhouse_url, options.database, int(options.send_timeout_s))
     )
-    exporter = Exporter(spool, ClickHouseDestination(writer), options.exporter)
+    exporter = Exporter(spool, ClickHouseDestination(writer), options.exporter, shared=options.send_limit)
     pipeline = PipelineContext(options, spool, exporter, PipelineMonitor())
     families = [
         lambda: read_spool_families("pipeline", spool),

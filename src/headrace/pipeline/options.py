@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import threading
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from headrace.errors import SettingsError
 from headrace.export.exporter import ExporterOptions
 from headrace.pipeline.problem_reports import ReportProblem
 from headrace.pipeline.session import SessionOptions
 from headrace.runtime.backoff import Backoff
 from headrace.spool.options import SpoolOptions
 
-# One worker, so that records arrive in the order of their batches: the watermark must follow its rows.
-IN_ORDER = ExporterOptions(workers=1, backoff=Backoff(base_s=1.0, longest_s=30.0))
+# The record with a batch's watermark follows the rows of its batch, however many workers send
+# (`ClickHouseDestination.get_order`).
+PARALLEL = ExporterOptions(workers=4, backoff=Backoff(base_s=1.0, longest_s=30.0))
+IN_ORDER = replace(PARALLEL, workers=1)
+"""One worker: every record arrives in the order in which it was put."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,8 @@ class PipelineOptions:
     shards: int
     checkpoint: Path
     spool: SpoolOptions
-    exporter: ExporterOptions = IN_ORDER
+    exporter: ExporterOptions = PARALLEL
+    send_limit: threading.Semaphore | None = None  # limits the sends of all exporters together; None: no limit
     send_timeout_s: float = 60.0
     stop_timeout_s: float = 30.0
     metrics_port: int | None = None
@@ -36,3 +42,10 @@ class PipelineOptions:
     archive_keep_days: int = 30
     session: SessionOptions = field(default_factory=SessionOptions)
     report_problem: ReportProblem | None = None
+
+    def __post_init__(self) -> None:
+        if self.spool.type == "memory":
+            raise SettingsError(
+                "spool.type = memory cannot be used by the pipeline: its spool keeps the position in the metric"
+                " streams, which must survive a restart together with the checkpoint. Set spool.type = disk."
+            )

@@ -2,7 +2,9 @@
 
 A batch becomes several records: its rows, samples of unreadable entries, and the batch's statistics. `SpoolSink.store`
 returns when all of them are on disk, together with one mark per shard: the last entry and event number of the shard
-that the spool has. Because events are numbered, the mark also shows how many are missing before the next batch.
+that the spool has. Because events are numbered, the mark also shows how many are missing before the next batch. A full
+spool may be configured to drop records instead; the marks are stored nevertheless, so that the coverage of the next
+batch (`warehouse.pipeline_coverage`) begins after the dropped one, and history shows a gap.
 
 Spark may run a batch again after a crash, and may even plan the same batch id over other events. Each event is still
 stored once: the query skips the entries up to the marks with which it was started (`partition.py`), and the sink
@@ -30,7 +32,7 @@ from headrace.pipeline.offsets import Offsets, parse_position
 from headrace.pipeline.partition import collect_summaries
 from headrace.pipeline.summary import PartitionSummary, count_gap_between, merge_by_shard, merge_rows
 from headrace.spool.spool import Spool
-from headrace.warehouse import pipeline_batches, queue_metrics, unreadable_entries
+from headrace.warehouse import pipeline_batches, pipeline_coverage, queue_metrics, unreadable_entries
 from headrace.warehouse.pipeline_batches import PipelineBatch
 from headrace.warehouse.pipeline_coverage import CoverageInterval
 
@@ -57,6 +59,7 @@ class StoredBatch:
 
     batch: PipelineBatch
     gap_shards: frozenset[int]  # shards that lost events in or before this batch, since the previous one
+    dropped_records: int = 0  # by a full spool: of this batch (`drop_newest`) or of earlier ones (`drop_oldest`)
 
 
 class SpoolSink:
@@ -118,16 +121,21 @@ class SpoolSink:
         unreadable = (
             build_records(unreadable_entries.TABLE, unreadable_entries.to_arrow(samples), token) if samples else []
         )
-        # The record with the watermark is last: it must not arrive before the rows.
+        # The record with the watermark is last: it is sent when all earlier records are finished.
         last = build_records(pipeline_batches.TABLE, pipeline_batches.to_arrow(batch), token)
         coverage = Coverage(now, [_build_interval(read, previous[shard]) for shard, read in sorted(shards.items())])
-        if counted:  # each record covers its own rows
-            counted = attach_coverage(counted, coverage)
-        else:
-            last = attach_coverage(last, coverage)
         gap_shards = frozenset(shard for shard, loss in losses.items() if any(loss))
+        if batch.has_losses:  # the batch's record reports them, so without it the interval is a gap too
+            *counted, reporting = attach_coverage([*counted, *last], coverage)
+            last = [reporting]
+        elif counted:  # each record covers its own rows
+            counted = attach_coverage(counted, coverage)
+        else:  # in a record of its own, so that the records of several batches can be sent at once
+            intervals = pipeline_coverage.to_arrow(coverage.intervals, coverage.finished_ms)
+            counted = build_records(pipeline_coverage.TABLE, intervals, f"{token}/coverage")
         self._before_put()
-        self._spool.put_many(
+        dropped_before = self._count_dropped()
+        ids = self._spool.put_many(
             [*counted, *unreadable, *last],
             marks={
                 **self._extra_marks(),
@@ -135,7 +143,23 @@ class SpoolSink:
                 **format_shard_marks({shard: mark for shard, mark in after.items() if mark.at > START}),
             },
         )
-        self._after_put(StoredBatch(batch, gap_shards))
+        if not ids:
+            self._verify_dropped(after)
+        dropped = self._count_dropped() - dropped_before
+        self._after_put(StoredBatch(batch, frozenset(after) if dropped else gap_shards, dropped))
+
+    def _count_dropped(self) -> int:
+        return sum(self._spool.stats().dropped.values())
+
+    def _verify_dropped(self, after: Mapping[int, ShardMark]) -> None:
+        """Raise HeadraceError if the spool dropped the batch without storing its marks. The next batch would then seem
+        to cover the dropped events; so this one is repeated."""
+        stored = parse_shard_marks(self._spool.read_marks())
+        if any(stored.get(shard) != mark for shard, mark in after.items() if mark.at > START):
+            raise HeadraceError(
+                "The spool's disk is full, and not even the loss of a batch can be recorded. The batch is repeated;"
+                " nothing is lost while its events are in the streams. Free disk space."
+            )
 
 
 def parse_shard_marks(marks: Mapping[str, str]) -> dict[int, ShardMark]:

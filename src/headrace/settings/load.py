@@ -19,6 +19,10 @@ CONTEXT_ENV = "HEADRACE_CONTEXT"  # the environment that commands use, see headr
 NOT_SETTINGS = (CONFIG_ENV, CONTEXT_ENV)
 FILE_NAME = "headrace.toml"
 
+RENAMED = {"spool.max_concurrent_sends": "spool.max_sends"}
+"""Earlier names of settings, which are still read."""
+_RENAMED_VARIABLES = {f"{ENV_PREFIX}{old}".replace(".", "_").upper(): SETTINGS[new].env for old, new in RENAMED.items()}
+
 CONSTRAINTS = (
     ("worker.heartbeat", "must be shorter than", "queue.lease"),
     ("queue.retry_base", "must not be longer than", "queue.retry_max"),
@@ -125,9 +129,10 @@ def _read_environ(environ: Mapping[str, str]) -> _RawValues:
         if not variable.startswith(ENV_PREFIX) or variable in NOT_SETTINGS:
             continue
         origin = SettingOrigin("environment", variable)
-        if variable not in KEY_BY_ENV:
+        current = _RENAMED_VARIABLES.get(variable, variable)
+        if current not in KEY_BY_ENV:
             raise _build_unknown_name_error("setting", variable, origin, [*KEY_BY_ENV, *NOT_SETTINGS])
-        yield SETTINGS[KEY_BY_ENV[variable]], raw, origin
+        yield SETTINGS[KEY_BY_ENV[current]], raw, origin
 
 
 def _read_flags(flags: Mapping[str, object]) -> _RawValues:
@@ -137,9 +142,10 @@ def _read_flags(flags: Mapping[str, object]) -> _RawValues:
 
 
 def _find_spec(key: str, origin: SettingOrigin) -> SettingSpec:
-    if key not in SETTINGS:
+    current = RENAMED.get(key, key)
+    if current not in SETTINGS:
         raise _build_unknown_name_error("setting", key, origin, SETTINGS)
-    return SETTINGS[key]
+    return SETTINGS[current]
 
 
 def _build_unknown_name_error(noun: str, word: str, origin: SettingOrigin, known: Iterable[str]) -> SettingsError:

@@ -27,14 +27,19 @@ from headrace.settings.declare import setting
 class SpoolSettings:
     path: Path | None = setting(None, "Spool directory; none = `spool` in the data directory.", optional(path()))
     type: str = setting(
-        "disk", "Where records are stored; records in memory are lost when the process ends.", choice("disk", "memory")
+        "disk",
+        "Where records are stored; records in memory are lost when the process ends, so the pipeline refuses `memory`.",
+        choice("disk", "memory"),
     )
     always_queue: bool = setting(
         True, "Always `true`: every record goes through the spool. `false` is refused.", boolean()
     )
     max_size: int = setting(1_000_000, "Maximum number of records waiting or in flight.", integer(1, 100_000_000))
     max_bytes: SizeOrPercent = setting(
-        SizeOrPercent(2**30), "Maximum size of the records waiting or in flight.", size_or_percent("1MiB", "64TiB")
+        SizeOrPercent(2**30),
+        "Maximum size of the records waiting or in flight. A share is one of the disk's size; for `type = memory`, of "
+        "the available memory.",
+        size_or_percent("1MiB", "64TiB", "the disk"),
     )
     full_behavior: str = setting(
         "block", "What happens to a new record when the spool is full.", choice("block", "drop_oldest", "drop_newest")
@@ -46,7 +51,9 @@ class SpoolSettings:
         2048, "Maximum number of records buffered in memory before they are written to disk.", integer(0, 1_000_000)
     )
     inmemory_bytes: SizeOrPercent = setting(
-        SizeOrPercent(64 * 2**20), "Maximum size of the records buffered in memory.", size_or_percent("0B", "1TiB")
+        SizeOrPercent(64 * 2**20),
+        "Maximum size of the records buffered in memory.",
+        size_or_percent("0B", "1TiB", "the available memory"),
     )
     segment_size: Bytes = setting(
         64 * 2**20,
@@ -77,17 +84,25 @@ class SpoolSettings:
         "Attempts after which a record becomes a dead letter; none = retry forever.",
         optional(integer(1, 1_000_000)),
     )
-    workers: int = setting(0, "Number of records sent in parallel; 0 = 2 × CPU cores.", integer(0, 1024))
+    workers: int = setting(
+        0, "Number of records sent in parallel; 0 = 2 × CPU cores, at least 4 and at most 16.", integer(0, 1024)
+    )
     preparers: int = setting(
         0,
         "Number of threads that prepare records; 0 = CPU cores. With one worker, one thread is used to keep the order.",
         integer(0, 1024),
     )
     channel_size: int = setting(64, "Maximum number of records prepared but not yet sent.", integer(1, 10_000))
-    max_concurrent_sends: int = setting(4, "Maximum number of requests in progress per exporter.", integer(1, 1024))
+    max_sends: int = setting(
+        0,
+        "Maximum number of requests in progress per exporter; 0 = one per worker. Was named "
+        "`max_concurrent_sends`, which is still read.",
+        integer(0, 1024),
+    )
     global_send_limit: int = setting(
         0,
-        "Maximum number of requests in progress over all exporters of a process; 0 = 8 × CPU cores.",
+        "Maximum number of requests in progress over all exporters of a process; 0 = 8 × CPU cores, or the number of "
+        "workers if that is more.",
         integer(0, 10_000),
     )
     adaptive_workers: bool = setting(False, "Adjust the number of workers to the load.", boolean())

@@ -1,8 +1,9 @@
 """Admit new records: make room according to `full_behavior`, keep them in memory, and write them to disk where needed.
 
 A spool is full when its limits are reached or when the disk is full. `full_behavior` applies to both: `block` waits for
-room, `drop_newest` drops the new records, `drop_oldest` drops the oldest ones. To free disk space, `drop_oldest` drops
-all records of the oldest segment that has none in flight, because only whole segments can be deleted.
+room, `drop_newest` drops the new records, `drop_oldest` drops the oldest ones. The marks of dropped records are kept,
+because their producer continues after them. To free disk space, `drop_oldest` drops all records of the oldest segment
+that has none in flight, because only whole segments can be deleted.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Admission:
 
     def put(self, blocks: Sequence[BufferedRecord]) -> int:
         """Accept all records or none. Return the last one's sequence number, or DROPPED if the full behaviour dropped
-        them.
+        them. Their marks are stored nevertheless, unless the disk cannot be written.
 
         Raises RecordTooLarge, SpoolFull, SpoolDiskFull, SpoolWriteFailed or SpoolClosed; nothing was accepted then.
         """
@@ -48,20 +49,46 @@ class Admission:
             self._check(blocks)
         with state.lock:
             if (state.closed or not self._has_room_for(count, charge)) and not self._make_room(count, charge):
-                return DROPPED
-            last = state.append(blocks, charge)
-            state.memory.fresh += (last,) if count == 1 else range(last - count + 1, last + 1)
-            state.ledger.count_accepted(count, charge)
-            if state.leasers and (writer is None or not durable):
-                state.arrived.notify(count)
-            if writer is None:
-                state.marks.update(blocks[-1].marks)
-                return last
-            waits = durable or state.memory.is_over_limit
-            reserve = not durable and last > state.numbers.reserved
+                waits = reserve = False
+                void, last = self._append_void(blocks[-1]), DROPPED
+            else:
+                void, last = 0, state.append(blocks, charge)
+                state.memory.fresh += (last,) if count == 1 else range(last - count + 1, last + 1)
+                state.ledger.count_accepted(count, charge)
+                if state.leasers and (writer is None or not durable):
+                    state.arrived.notify(count)
+                if writer is None:
+                    state.marks.update(blocks[-1].marks)
+                    return last
+                waits = durable or state.memory.is_over_limit
+                reserve = not durable and last > state.numbers.reserved
+        if void:
+            self._store_void(void)
         if reserve:
             self._maintenance.reserve()
         return last if not waits or self.wait_until_stored(blocks) else DROPPED
+
+    def _append_void(self, block: BufferedRecord) -> int:
+        """Keep the marks of a dropped record under a sequence number without a record. Return the number; 0 if there is
+        nothing to write. Call with the lock held."""
+        state = self._state
+        if self._writer is None or not block.marks:
+            state.marks.update(block.marks)
+            return 0
+        number = state.append((block,), block.charge)
+        state.memory.finish(number, NoteKind.DROPPED)
+        return number
+
+    def _store_void(self, number: int) -> None:
+        """Wait until the marks of a dropped record are stored. If the disk cannot be written, they are not kept."""
+        numbers, sync = self._state.numbers, self._options.sync != "os"
+        error = cast(SpoolWriter, self._writer).write_until(
+            lambda: (numbers.synced if sync else numbers.written) >= number, sync=sync
+        )
+        if error is not None:
+            with self._state.lock:
+                self._state.memory.void_marks.pop(number, None)
+        self._maintenance.sweep()
 
     def _check(self, blocks: Sequence[BufferedRecord]) -> None:
         most = self._options.max_record
@@ -211,6 +238,8 @@ class Admission:
             for block in blocks:
                 if block.sequence in state.memory.blocks and block.sequence not in state.in_flight:
                     state.requeued.remove(block.sequence)
+                    if state.held.finish(block.sequence):
+                        state.arrived.notify_all()
                     state.memory.finish(block.sequence, NoteKind.DROPPED)
                     state.memory.void_marks.pop(block.sequence, None)
                     if block.part is None:

@@ -1,4 +1,4 @@
-"""Lease, ack, nack, release and reject records.
+"""Lease, ack, nack, release, hold and reject records.
 
 A lease is noted in the journal before the record is returned. Consecutive records on disk are read and checked
 together, even if they are leased one by one: records that were read ahead are kept here, and used only while they are
@@ -71,7 +71,7 @@ class Leasing:
     def _lease_ahead(self, ahead: ReadAheadBuffer) -> SpoolRecord | None:
         """Lease the next record if it was read ahead; None if it was not."""
         state, segment, index = self._state, ahead.segment, ahead.index
-        if state.closed or (state.requeued and state.requeued.next_ready(time.monotonic()) is not None):
+        if state.closed or state.find_next_returned(time.monotonic()) is not None:
             return None
         ahead.is_next = ahead.is_next or cast(SegmentStore, state.store).find_next_fresh() == (segment, index)
         if not (ahead.is_next and segment.mark_taken(index)):
@@ -127,7 +127,7 @@ class Leasing:
         with state.lock:
             if state.store is None or state.closed:
                 return []
-            if state.requeued and state.requeued.next_ready(time.monotonic()) is not None:
+            if state.find_next_returned(time.monotonic()) is not None:
                 return []
             found = state.store.find_next_fresh()
             if found is None:
@@ -289,6 +289,10 @@ class Leasing:
         with state.lock:
             state.note(NoteKind.RELEASED, id, state.remove_in_flight(id))
             state.requeue(id, 0.0)
+
+    def hold(self, id: int, holds_later: bool) -> bool:
+        with self._state.lock:
+            return self._state.hold(id, holds_later)
 
     def reject(self, id: int, reason: str) -> None:
         state = self._state

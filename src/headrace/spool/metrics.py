@@ -80,6 +80,7 @@ SPOOL_METRICS: tuple[SpoolMetric, ...] = (
     ),
     _declare_spool("in_flight_records", "gauge", "Records leased to the exporter.", "in_flight"),
     _declare_spool("delayed_records", "gauge", "Failed records whose delay has not passed.", "delayed"),
+    _declare_spool("held_records", "gauge", "Records that wait until earlier ones are finished.", "held"),
     _declare_spool(
         "oldest_put_timestamp_seconds",
         "gauge",

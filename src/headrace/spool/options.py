@@ -81,6 +81,7 @@ class SpoolStats:
     max_bytes: int = 0
     in_flight: int = 0
     delayed: int = 0  # nacked records whose delay has not passed
+    held: int = 0  # records that wait until earlier ones are finished
     inmemory_blocks: int = 0  # records held only in memory
     inmemory_bytes: int = 0
     disk_bytes: int = 0  # segments and journals, including finished records

@@ -7,6 +7,7 @@ then, it does not delay them. The time is an argument (`now`); no clock is read.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
 OrderKey = tuple[int, int]
@@ -22,6 +23,9 @@ class RequeuedRecords:
 
     def __len__(self) -> int:
         return len(self._due)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._due)
 
     def __contains__(self, sequence: int) -> bool:
         return sequence in self._due

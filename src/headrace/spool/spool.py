@@ -220,6 +220,15 @@ class Spool:
         """Return a record untried to its position, without counting an attempt."""
         self._leasing.release(id)
 
+    def hold(self, id: int, *, holds_later: bool = False) -> bool:
+        """Return a record in flight, untried, if a record before it is unfinished; it is leased again when all of them
+        are finished. Return False if there is none: the record stays in flight and may be delivered.
+
+        Records for which this was called do not wait for one another, unless `holds_later` was True for the earlier
+        one. Nothing is stored: after a restart, the record is leased in its position, and this must be called again.
+        """
+        return self._leasing.hold(id, holds_later)
+
     def reject(self, id: int, reason: str) -> None:
         """Move a record that can never be delivered to dead/, with the reason. If it cannot be written there, this
         raises and the record stays in flight."""
@@ -237,7 +246,7 @@ class Spool:
         """Return True if a record that was leased at least once is not finished yet."""
         state = self._state
         with state.lock:
-            return id in state.in_flight or id in state.leases or id in state.requeued
+            return id in state.in_flight or id in state.leases or id in state.requeued or id in state.held
 
     def read_marks(self) -> dict[str, str]:
         """Return the newest value of every durable mark; acks, restarts and deleted segments do not change it."""
@@ -259,6 +268,7 @@ class Spool:
                 max_bytes=self.options.max_bytes,
                 in_flight=len(state.in_flight),
                 delayed=state.requeued.count_delayed(time.monotonic()),
+                held=len(state.held),
                 inmemory_blocks=len(state.memory.blocks),
                 inmemory_bytes=state.memory.bytes,
                 disk_available=available,

@@ -1,6 +1,6 @@
 """The queue in memory: which records exist, where each is, and the counters.
 
-A record either waits (in memory, in its segment's own order, or among the requeued records) or is in flight.
+A record either waits (in memory, in its segment's own order, among the requeued or the held records) or is in flight.
 `remove_waiting` and `lease` put a waiting record in flight, `requeue` makes it wait again, `finish` removes it.
 
 All of it is guarded by the spool's lock. Nothing here takes the lock: the caller holds it. While it is held, nothing
@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 from headrace.errors import UnknownRecord
+from headrace.spool.held import HeldRecords
 from headrace.spool.journal import ACKED, LEASED, NoteKind
 from headrace.spool.memory import BufferedRecord, MemoryLayer
 from headrace.spool.options import SpoolOptions
@@ -49,6 +50,7 @@ class SpoolState:
         self.memory = MemoryLayer(options.inmemory_blocks, options.inmemory_bytes)
         self.memory_since = 0.0  # when the oldest record in memory was put
         self.requeued = RequeuedRecords()
+        self.held = HeldRecords(self._list_leased)
         self.places = recovered.places
         self.leases = recovered.leases  # earlier leases of each unfinished record; 0 if absent
         self.in_flight: dict[int, Segment | None] = {}  # leased records and their segments; None: in memory
@@ -78,16 +80,29 @@ class SpoolState:
 
     def find_next_ready(self, now: float) -> int | None:
         """Return the oldest record that may be leased now, or None."""
-        place = self.requeued.next_ready(now) if self.requeued else None
+        place = self.find_next_returned(now)
         fresh = self._find_next_in_order()
         if place is None or (fresh is not None and fresh < place):
             place = fresh
         return None if place is None else place[1]
 
+    def find_next_returned(self, now: float) -> OrderKey | None:
+        """Return the oldest record outside its segment's order that may be leased now, or None."""
+        place = self.requeued.next_ready(now) if self.requeued else None
+        held = self.held.next_ready() if self.held else None
+        if place is None or held is None:
+            return place or held
+        return min(place, held)
+
     def find_oldest_waiting(self) -> int | None:
         """Return the oldest record that is not in flight, delayed or not; None if there is none."""
-        waiting = [place for place in (self.requeued.find_oldest(), self._find_next_in_order()) if place is not None]
-        return min(waiting)[1] if waiting else None
+        places = (self.requeued.find_oldest(), self.held.find_oldest(), self._find_next_in_order())
+        return min((place for place in places if place is not None), default=(0, None))[1]
+
+    def _list_leased(self) -> Iterator[OrderKey]:
+        """Yield the positions of unfinished records that were leased before and are not held."""
+        for sequence in (*self.in_flight, *self.requeued):
+            yield self.places.get(sequence, sequence), sequence
 
     def _find_next_in_order(self) -> OrderKey | None:
         """Return the oldest record that was never leased, disk before memory. A durable record in memory does not
@@ -108,6 +123,8 @@ class SpoolState:
         """Remove a record from the waiting order. Return its segment, or None if it is in memory."""
         if sequence in self.requeued:
             self.requeued.remove(sequence)
+        elif sequence in self.held:
+            self.held.remove(sequence)
         elif self.memory.fresh and self.memory.fresh[0] == sequence:
             self.memory.fresh.popleft()
         if self.store is None or sequence in self.memory.blocks:
@@ -139,6 +156,20 @@ class SpoolState:
         self.requeued.add(place, time.monotonic() + delay if delay > 0 else None)
         self.arrived.notify()
 
+    def hold(self, id: int, holds_later: bool) -> bool:
+        """Return a record in flight, untried, if an earlier record is unfinished; it waits until that is finished.
+        Return False if there is none: the record stays in flight. Raises UnknownRecord if it is not in flight."""
+        if id not in self.in_flight:
+            raise UnknownRecord()
+        place = (self.places.get(id, id), id)
+        if self.held.declare(id, holds_later):
+            self.arrived.notify_all()
+        if not self.held.must_wait(place):
+            return False
+        self.note(NoteKind.RELEASED, id, self.remove_in_flight(id))
+        self.held.add(place)
+        return True
+
     def note(self, kind: NoteKind, sequence: int, segment: Segment | None) -> None:
         """Note something about a record in the journal. A record in memory has none, unless it is being written now."""
         if segment is None and self.store is not None:
@@ -157,6 +188,8 @@ class SpoolState:
         """Mark a record as finished. Return its charge in bytes."""
         self.leases.pop(sequence, None)
         self.places.pop(sequence, None)
+        if self.held.is_tracking and self.held.finish(sequence):
+            self.arrived.notify_all()
         if segment is None:
             return self.memory.finish(sequence, kind).charge
         charge = segment.mark_done(cast(int, segment.find_index(sequence)))
@@ -176,6 +209,8 @@ class SpoolState:
         numbers = range(first, first + count)
         for id in numbers:
             del self.in_flight[id]
+        if self.held.is_tracking and self.held.finish_run(numbers):
+            self.arrived.notify_all()
         if self.leases or self.places or self.memory.recent:
             for id in numbers:
                 self.leases.pop(id, None)
@@ -225,12 +260,12 @@ class SpoolState:
 
     def move_to_segment(self, segment: Segment, blocks: Sequence[BufferedRecord]) -> None:
         """Update the location of records in memory that were written to a segment."""
-        if not (self.in_flight or self.requeued):
+        if not (self.in_flight or self.requeued or self.held):
             return
         for block in blocks:
             if block.sequence in self.in_flight:
                 self.in_flight[block.sequence] = segment
-            elif block.sequence not in self.requeued:
+            elif block.sequence not in self.requeued and block.sequence not in self.held:
                 continue
             segment.mark_taken(cast(int, segment.find_index(block.sequence)))
 

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Literal
 
 from clickhouse_connect.driver.exceptions import ClickHouseError, Error, OperationalError
-from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError
+from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError, ReadTimeoutError
 
 from headrace.errors import HeadraceError, ServiceUnavailable
 from headrace.warehouse.connect import AUTH_CODES, INSERT_SETTINGS, Client
@@ -24,21 +24,32 @@ if TYPE_CHECKING:
 DEDUPLICATION_WINDOW = 10_000
 """Newest blocks of a table among which a repeated token is recognised, as set in the migrations."""
 
-Reason = Literal["unavailable", "busy", "bad_rows", "too_large", "auth"]
+Reason = Literal["unavailable", "timeout", "rate_limit", "server_error", "bad_data", "too_large", "auth"]
+"""Why an insert failed; also the label `error_type` in metrics of the exporter."""
+RETRYABLE: frozenset[Reason] = frozenset({"unavailable", "timeout", "rate_limit", "server_error"})
 
 Failure = tuple[Reason, bool]  # the second is True if the rows may have been stored nevertheless
-UNKNOWN_OUTCOME: Failure = ("unavailable", True)
+UNKNOWN_OUTCOME: Failure = ("server_error", True)
+CONNECTION_LOST: Failure = ("unavailable", True)
 
 # An error after the first table was written leaves that part in place (a failed view does), so the outcome of an insert
-# that fails is unknown unless the error is one of these, which precede the first write.
+# that fails is unknown unless the error precedes the first write. Codes that are not listed here have UNKNOWN_OUTCOME,
+# for example 241 (memory limit), which looks like "too large" but is not: the next attempt may succeed.
 FAILURE_BY_CODE: Mapping[int, Failure] = {
     **dict.fromkeys(AUTH_CODES, ("auth", False)),
-    202: ("busy", False),  # too many simultaneous queries
+    **dict.fromkeys((202, 745), ("rate_limit", False)),  # too many simultaneous queries, server overloaded
+    # quota exceeded, too many parts (possibly of a table that a view fills), no thread for the query
+    **dict.fromkeys((201, 252, 439), ("rate_limit", True)),
+    # time limit of the query, too slow, timeout of a socket of the server, no reply from the replicas of a quorum
+    **dict.fromkeys((159, 160, 209, 319), ("timeout", True)),
     # column, table, database: `headrace migrate` was not run; the rows are valid
     **dict.fromkeys((16, 60, 81), ("unavailable", False)),
-    # Rows that cannot be parsed or converted: a retry fails in the same way.
+    # network between servers, Keeper, read-only replica, shutdown, too few replicas
+    **dict.fromkeys((210, 225, 236, 242, 279, 285, 999), ("unavailable", True)),
+    # Rows that cannot be parsed or converted, or violate a constraint: a retry fails in the same way.
     **dict.fromkeys(
-        (6, 26, 27, 32, 33, 36, 41, 44, 50, 53, 69, 70, 72, 117, 131, 321, 349, 407, 485, 504, 524), ("bad_rows", False)
+        (6, 26, 27, 32, 33, 36, 41, 44, 50, 53, 69, 70, 72, 117, 131, 321, 349, 407, 469, 485, 504, 524),
+        ("bad_data", False),
     ),
 }
 
@@ -47,8 +58,10 @@ FAILURE_BY_CODE: Mapping[int, Failure] = {
 FAILURE_BY_STATUS: Mapping[int, Failure] = {
     413: ("too_large", False),
     **dict.fromkeys((401, 403, 407), ("auth", False)),
-    429: ("busy", False),
+    429: ("rate_limit", False),
     503: ("unavailable", False),
+    502: ("unavailable", True),
+    **dict.fromkeys((408, 504), ("timeout", True)),
 }
 
 
@@ -123,11 +136,10 @@ def _classify_error(error: Exception) -> Failure:
         return FAILURE_BY_CODE.get(error.code, UNKNOWN_OUTCOME)
     if status := re.search(r"received HTTP status (\d{3})", str(error)):
         return FAILURE_BY_STATUS.get(int(status[1]), UNKNOWN_OUTCOME)
-    if isinstance(error, OperationalError) and _is_never_sent(error.__cause__):
-        return "unavailable", False
-    return UNKNOWN_OUTCOME
-
-
-def _is_never_sent(cause: BaseException | None) -> bool:
+    cause = error.__cause__
     reason = cause.reason if isinstance(cause, MaxRetryError) else cause
-    return isinstance(reason, NewConnectionError | ConnectTimeoutError)
+    if isinstance(reason, NewConnectionError | ConnectTimeoutError):  # never sent
+        return "unavailable", False
+    if isinstance(reason, TimeoutError | ReadTimeoutError) or "timed out" in str(error):
+        return "timeout", True
+    return CONNECTION_LOST if isinstance(error, OperationalError) else UNKNOWN_OUTCOME

@@ -36,6 +36,10 @@ class PipelineBatch:
     set_aside: int = 0  # unreadable entries
     watermark_ms: int = 0  # the time up to which every shard was read
 
+    @property
+    def has_losses(self) -> bool:
+        return bool(self.lost_events or self.rewinds or self.set_aside)
+
 
 @dataclass(frozen=True)
 class Freshness:
