@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from headrace.errors import HeadraceError
@@ -57,6 +58,7 @@ class StoredBatch:
 
     batch: PipelineBatch
     gap_shards: frozenset[int]  # shards that lost events in or before this batch, since the previous one
+    rows: pa.Table  # rows of history, in the order of queues and buckets
 
 
 class SpoolSink:
@@ -135,7 +137,7 @@ class SpoolSink:
                 **format_shard_marks({shard: mark for shard, mark in after.items() if mark.at > START}),
             },
         )
-        self._after_put(StoredBatch(batch, gap_shards))
+        self._after_put(StoredBatch(batch, gap_shards, rows))
 
 
 def parse_shard_marks(marks: Mapping[str, str]) -> dict[int, ShardMark]:
