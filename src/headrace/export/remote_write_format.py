@@ -14,6 +14,7 @@ request can be split into its series without decoding them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from struct import Struct
 
 from cramjam import snappy
@@ -45,8 +46,8 @@ def encode_label(name: str, value: str) -> bytes:
 def encode_series(labels: bytes, value: float | None, timestamp_ms: int) -> bytes:
     """Encode a series with one sample as a field of a request. `labels` are joined labels; None is a stale marker."""
     number = STALE if value is None else _DOUBLE(value)
-    sample = _VALUE_TAG + number + _TIMESTAMP_TAG + encode_varint(timestamp_ms)
-    return _encode_field(FIRST_FIELD, labels + _encode_field(SECOND_FIELD, sample))
+    sample = _encode_field(SECOND_FIELD, _VALUE_TAG + number + _encode_timestamp(timestamp_ms))
+    return FIRST_FIELD + _encode_length(len(labels) + len(sample)) + labels + sample
 
 
 def split_series(request: bytes) -> list[bytes]:
@@ -71,7 +72,16 @@ def compress_request(series: Iterable[bytes]) -> bytes:
 
 
 def _encode_field(tag: bytes, content: bytes) -> bytes:
-    return tag + encode_varint(len(content)) + content
+    return tag + _encode_length(len(content)) + content
+
+
+# Most lengths are short, and all series of a queue have the same time.
+_encode_length = lru_cache(1024)(encode_varint)
+
+
+@lru_cache(1024)
+def _encode_timestamp(milliseconds: int) -> bytes:
+    return _TIMESTAMP_TAG + encode_varint(milliseconds)
 
 
 def _decode_varint(data: bytes, at: int) -> tuple[int, int]:
