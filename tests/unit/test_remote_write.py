@@ -21,7 +21,7 @@ from headrace.export.destination import (
     SendError,
 )
 from headrace.export.exporter import Exporter, ExporterOptions
-from headrace.export.remote_write import MAX_REQUESTS_TO_ISOLATE, RemoteWriteDestination, RemoteWriteTarget
+from headrace.export.remote_write import FRUITLESS_REQUESTS, RemoteWriteDestination, RemoteWriteTarget
 from headrace.export.remote_write_format import encode_label, encode_series, encode_varint, split_series
 from headrace.runtime.backoff import Backoff
 from headrace.spool.options import SpoolOptions
@@ -196,7 +196,7 @@ class TestDestination:
         requests = len(receiver.sizes)
         with pytest.raises(PermanentSendError, match="1000 of 1000"):
             send(destination, *(series(name, 1, 9) for name in names))
-        assert len(receiver.sizes) - requests <= 2 * MAX_REQUESTS_TO_ISOLATE
+        assert len(receiver.sizes) - requests == FRUITLESS_REQUESTS
 
     def test_a_request_that_is_too_large_is_halved(
         self, receiver: Receiver, destination: RemoteWriteDestination

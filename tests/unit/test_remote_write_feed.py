@@ -41,7 +41,7 @@ class Clock:
 
 def build_options(folder: Path, url: str = NOWHERE, **changes: Any) -> RemoteWriteOptions:
     spool = SpoolOptions(folder / "remote_write", full_behavior="drop_oldest", **changes)
-    exporter = ExporterOptions(workers=1, backoff=Backoff(0.01, 1.0, 0.01), breaker_reset_s=0.01)
+    exporter = ExporterOptions(workers=4, adaptive=True, backoff=Backoff(0.01, 1.0, 0.01), breaker_reset_s=0.01)
     return RemoteWriteOptions(RemoteWriteTarget(url, timeout_s=60.0), spool, exporter)
 
 
@@ -73,6 +73,7 @@ def test_what_was_not_sent_is_sent_by_the_next_run(tmp_path: Path) -> None:
         with running(build_options(tmp_path, receiver.url)) as remote:
             wait_until(lambda: remote.destination.count_samples()["sent"] == 16, "both arrived")
             assert read(remote, "headrace_spool_recovered_total", spool="remote_write") == 2
+            assert remote.exporter.stats().senders == 1
         assert receiver.find(op="enqueue") == [(MS + 1, 1), (MS + 2, 2)]
 
 
@@ -162,7 +163,7 @@ class TestSettings:
         expected = {"Authorization": "Bearer token", "X-Scope-OrgID": "shop", "X-Other": "1"}
         assert made.target.headers == expected
         assert made.labels == {"cluster": "eu", "note": "a b=c"}
-        assert (made.repeat_s, made.exporter.workers, made.exporter.adaptive) == (None, 1, False)
+        assert (made.repeat_s, made.exporter.backoff.base_s) == (None, settings.spool.retry_interval)
         assert made.spool.path == find_remote_write_path(settings) == tmp_path / "remote_write"
         assert (made.spool.max_bytes, made.spool.full_behavior, made.spool.stale_flush) == (
             2 * 2**20,

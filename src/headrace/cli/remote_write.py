@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from headrace.cli.spool_options import build_exporter_options, build_spool_options
-from headrace.export.exporter import ExporterOptions
 from headrace.export.remote_write import RemoteWriteTarget
-from headrace.pipeline.remote_write import ONE_WORKER, RemoteWriteOptions
+from headrace.pipeline.remote_write import RemoteWriteOptions
 from headrace.settings import Settings
 from headrace.spool.options import SpoolOptions
 
@@ -28,7 +27,7 @@ def build_remote_write_options(settings: Settings) -> RemoteWriteOptions | None:
     return RemoteWriteOptions(
         target=target,
         spool=build_remote_write_spool(settings),
-        exporter=build_remote_write_exporter(settings),
+        exporter=build_exporter_options(settings, clickhouse=False),
         labels=_split_pairs(chosen.labels, "="),
         repeat_s=chosen.repeat,
     )
@@ -57,10 +56,6 @@ def build_remote_write_spool(settings: Settings) -> SpoolOptions:
         block_timeout=0.0,
         stale_flush=min(common.stale_flush, FLUSH_S),
     )
-
-
-def build_remote_write_exporter(settings: Settings) -> ExporterOptions:
-    return replace(build_exporter_options(settings, clickhouse=False), workers=ONE_WORKER.workers, adaptive=False)
 
 
 def _split_pairs(texts: Iterable[str], separator: str) -> dict[str, str]:

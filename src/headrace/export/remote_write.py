@@ -48,7 +48,8 @@ PROTOCOL_HEADERS = {
     "User-Agent": "headrace",
 }
 MAX_RESPONSE_BYTES = 4096
-MAX_REQUESTS_TO_ISOLATE = 64  # per refused request; what is not isolated by then counts as refused
+MAX_REQUESTS_TO_ISOLATE = 256  # per refused request; what was not accepted by then counts as refused
+FRUITLESS_REQUESTS = 31  # the same if nothing at all was accepted: all samples are probably too old
 _WRONG_ENDPOINT = frozenset({404, 405})
 
 
@@ -76,8 +77,8 @@ class RemoteWriteDestination:
     def __init__(self, target: RemoteWriteTarget) -> None:
         self._target = target
         parts = urlsplit(target.url)
-        self._host, self._port = parts.hostname or "", parts.port
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._host, self._port = parts.hostname or "", parts.port or (443 if self._tls else 80)
         self._path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         self._headers = {**PROTOCOL_HEADERS, **_build_basic_auth(parts.username, parts.password), **target.headers}
         self._idle: deque[http.client.HTTPConnection] = deque()
@@ -126,20 +127,25 @@ class RemoteWriteDestination:
 
     def send_series(self, series: Sequence[bytes]) -> RequestResult:
         """Send series; if the receiver refuses some of them, find these by halving and send the others."""
-        parts, requests, sent, refused, refusal = deque([series]), 0, 0, 0, ""
+        parts, requests, fruitless, sent, refused, refusal = deque([series]), 0, 0, 0, 0, ""
         while parts:
             part = parts.popleft()
+            if requests >= MAX_REQUESTS_TO_ISOLATE or (not sent and fruitless >= FRUITLESS_REQUESTS):
+                refused += len(part)
+                continue
             requests += 1
             error = self._post(compress_request(part))
+            fruitless += isinstance(error, PermanentSendError)
             if error is None:
                 sent += len(part)
             elif not isinstance(error, PermanentSendError | TooLargeSendError):
                 return RequestResult(error=error)
-            elif len(part) <= 1 or requests >= MAX_REQUESTS_TO_ISOLATE:
-                refused, refusal = refused + len(part), str(error)
             else:
-                half = len(part) // 2
-                parts += (part[:half], part[half:])
+                refusal, half = str(error), len(part) // 2
+                if half:
+                    parts += (part[:half], part[half:])
+                else:
+                    refused += len(part)
         return RequestResult(sent, refused, refusal)
 
     def _post(self, body: bytes) -> SendError | None:

@@ -17,7 +17,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -26,7 +26,6 @@ from headrace.export.exporter import Exporter, ExporterOptions
 from headrace.export.metrics import read_export_families
 from headrace.export.remote_write import RemoteWriteDestination, RemoteWriteTarget
 from headrace.pipeline.queue_samples import QueueSamples
-from headrace.runtime.backoff import Backoff
 from headrace.runtime.metrics import MetricDeclaration, MetricFamilies, MetricValues
 from headrace.spool.failover import DRAIN_EVERY_S, Failover
 from headrace.spool.metrics import read_spool_families
@@ -53,15 +52,12 @@ LOST_BATCHES = MetricDeclaration(
 QUEUES = MetricDeclaration("headrace_remote_write_queues", "gauge", "Queues whose newest values are kept and repeated.")
 REMOTE_WRITE_METRICS = (SAMPLES, LOST_BATCHES, QUEUES)
 
-ONE_WORKER = ExporterOptions(workers=1, backoff=Backoff())
-"""One worker, so that the samples of a series arrive in order."""
-
 
 @dataclass(frozen=True)
 class RemoteWriteOptions:
     target: RemoteWriteTarget
     spool: SpoolOptions
-    exporter: ExporterOptions = ONE_WORKER
+    exporter: ExporterOptions = field(default_factory=ExporterOptions)  # whatever its workers, one is used
     labels: Mapping[str, str] = field(default_factory=dict[str, str])  # added to every series
     repeat_s: float | None = 60.0  # interval at which values of idle queues are repeated; None: never
 
@@ -75,7 +71,9 @@ class RemoteWrite:
         self.spool = Spool.open(options.spool)
         self.failover = Failover(self.spool, max_bytes=MEMORY_BYTES, keep_order=True)
         self.destination = RemoteWriteDestination(options.target)
-        self.exporter = Exporter(self.spool, self.destination, options.exporter)
+        # One worker, so that the samples of a series arrive in order.
+        one_worker = replace(options.exporter, workers=1, adaptive=False)
+        self.exporter = Exporter(self.spool, self.destination, one_worker)
         self._samples = QueueSamples(options.labels, options.repeat_s)
         self._batches: queue.Queue[tuple[pa.Table, int]] = queue.Queue(WAITING_BATCHES)
         self._lost_batches = MetricValues(LOST_BATCHES, ())
