@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from headrace.pipeline.remote_write import REMOTE_WRITE_METRICS, RemoteWrite, Re
 from headrace.runtime.backoff import Backoff
 from headrace.runtime.prometheus import build_registry
 from headrace.settings import load_settings
+from headrace.spool.files import Files
 from headrace.spool.options import SpoolOptions
 from tests.conftest import wait_until
 from tests.events import event_table
@@ -110,6 +112,30 @@ def test_a_resync_is_requested_after_a_loss_when_the_receiver_is_healthy(
         assert read(remote, "headrace_remote_write_samples_total", outcome="sent") == 9
         assert read(remote, "headrace_remote_write_queues") == 1
         remote.close(60.0)
+
+
+def test_samples_wait_in_memory_while_the_disk_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "disk full")
+
+    with receiving() as receiver:
+        receiver.script.append(Reply(503, "3600"))
+        options = build_options(tmp_path, receiver.url, inmemory_blocks=0, block_timeout=0.0)
+        with running(options) as remote:
+            submit(remote, 1)
+            wait_until(lambda: remote.exporter.stats().failures, "the receiver is busy")
+            with monkeypatch.context() as disk:
+                disk.setattr(Files, "write", fail)
+                submit(remote, 2)
+                submit(remote, 3)
+                wait_until(lambda: remote.failover.stats().records == 2, "two batches wait in memory")
+                assert read(remote, "headrace_export_failover_records", spool="remote_write") == 2
+            submit(remote, 4)  # when the disk is back, behind those in memory
+            wait_until(lambda: remote.spool.stats().size == 4, "all are in the spool")
+        with running(build_options(tmp_path, receiver.url)) as remote:
+            wait_until(lambda: remote.spool.stats().size == 0, "all arrived")
+            assert remote.destination.count_samples()["refused"] == 0
+        assert receiver.find(op="enqueue") == [(MS + number, number) for number in (1, 2, 3, 4)]
 
 
 def test_rows_that_cannot_be_read_do_not_end_the_thread(tmp_path: Path) -> None:
