@@ -17,8 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import cast
 
 from headrace.export.destination import PermanentSendError, RetryableSendError, SendBatch
+from headrace.export.http_status import error_for_status, parse_retry_after
 from headrace.spool.record import NewRecord, SpoolRecord
-from tests.http_errors import error_for_status, parse_retry_after
 
 POISON = b"poison"
 

@@ -22,12 +22,14 @@ from headrace.cli.spool_options import (
     read_memory_limit,
 )
 from headrace.errors import SettingsError
+from headrace.export.remote_write_format import encode_label, encode_series
 from headrace.pipeline.arrow import to_payload
 from headrace.settings import load_settings
 from headrace.spool.options import SpoolOptions
 from headrace.spool.spool import Spool
 from headrace.warehouse.connect import Client
 from tests.integration.test_spool_clickhouse import TABLE, counted, everywhere, rows
+from tests.remote_write import receiving
 
 SERVERS = {"redis.url": "redis://127.0.0.1:1", "clickhouse.url": "http://127.0.0.1:1"}
 
@@ -119,6 +121,20 @@ def test_drain_to_clickhouse(tmp_path: Path, clickhouse_url: str, warehouse: Cli
     assert result.exit_code == 0, result.output
     assert result.stdout == "sent 1, dead-lettered 0, corrupt 0, remaining 0\n"
     assert counted(warehouse) == everywhere(3)
+
+
+def test_drain_to_remote_write(tmp_path: Path) -> None:
+    folder = tmp_path / "remote_write"
+    with Spool.open(SpoolOptions(path=folder)) as spool:
+        for at in (1, 2, 3):
+            spool.put(encode_series(encode_label("__name__", "a"), at, at))
+    result = run(["drain", folder, "--json"], embedded__data_dir=str(tmp_path))
+    assert (result.exit_code, "remote_write.url is not set" in result.stderr) == (3, True)
+    with receiving() as receiver:
+        where = {"embedded__data_dir": str(tmp_path), "remote_write__url": receiver.url}
+        result = run(["drain", folder, "--json"], **where)
+        assert (result.exit_code, document(result)) == (0, {"sent": 3, "dead": 0, "corrupt": 0, "left": 0})
+        assert receiver.find(name="a") == [(1, 1), (2, 2), (3, 3)]
 
 
 def test_what_cannot_be_sent_in_time_stays(tmp_path: Path) -> None:

@@ -6,12 +6,10 @@ import gzip
 import json
 import re
 import subprocess
-import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -20,17 +18,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace.api import services
 from headrace.api.services import Services
-from headrace.embedded.process import GuardedProcess
 from headrace.settings import QueueSnapshotSettings
 from headrace.snapshot import reader
 from headrace.snapshot.queue_families import ALL, TenantLabelPolicy
 from headrace.snapshot.sources import SnapshotSources
 from headrace.valkey.connect import Valkey
 from tests.access import local_client
-from tests.conftest import ODD_NAMES, wait_until
+from tests.conftest import ODD_NAMES
 from tests.operating import NOBODY, Server
 from tests.ports import reserved_port
 from tests.programs import find_tool
+from tests.prometheus import Prometheus
 from tests.snapshots import REF, enqueue, family, load_families_from, parse_samples, refresher, sources
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "reference" / "snapshot-metrics.md").read_text("utf-8")
@@ -158,46 +156,10 @@ def test_promtool_detects_an_invalid_page() -> None:
     assert promtool("# TYPE headrace_wrong counter\nheadrace_wrong 1\n") != []
 
 
-class Prometheus:
-    """A real one that scrapes one endpoint every second."""
-
-    def __init__(self, folder: Path, port: int, target: tuple[str, int]) -> None:
-        config = folder / "prometheus.yml"
-        config.write_text(
-            "global: {scrape_interval: 1s, scrape_timeout: 1s}\n"
-            f"scrape_configs: [{{job_name: headrace, static_configs: [{{targets: ['{target[0]}:{target[1]}']}}]}}]\n"
-        )
-        self.port = port
-        command = [
-            find_tool("prometheus", "prometheus"),
-            *(f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"),
-            f"--web.listen-address=127.0.0.1:{self.port}",
-        ]
-        self.child = GuardedProcess("prometheus", command, log_file=folder / "prometheus.log", env={})
-
-    def query(self, query: str) -> list[dict[str, Any]]:
-        return wait_until(lambda: self._query_once(query), f"Prometheus knows {query}: {self.child.log_tail()}")
-
-    def value(self, query: str) -> float:
-        [found] = self.query(query)
-        return float(found["value"][1])
-
-    def _query_once(self, query: str) -> list[dict[str, Any]]:
-        """Return the result; empty if there is none, or if Prometheus does not answer yet."""
-        url = f"http://127.0.0.1:{self.port}/api/v1/query?query={urllib.parse.quote(query)}"
-        try:
-            with urllib.request.urlopen(url, timeout=60) as answer:
-                return json.load(answer)["data"]["result"]
-        except OSError:
-            return []
-
-
 @pytest.fixture
 def prometheus(without_databases: Services, published: SnapshotSources, tmp_path: Path) -> Iterator[Prometheus]:
-    folder = tmp_path / "prometheus"
-    folder.mkdir()
     with Server(without_databases) as server, reserved_port() as port:
-        made = Prometheus(folder, port, server.address)
+        made = Prometheus(tmp_path / "prometheus", port, server.address)
         made.child.start()
         yield made
         made.child.stop()

@@ -19,10 +19,10 @@ from headrace.export.destination import (
 )
 from headrace.export.exporter import ExporterOptions
 from headrace.export.health import DestinationHealth
+from headrace.export.http_status import error_for_status, parse_retry_after
 from headrace.export.outcomes import UnknownOutcomes
 from headrace.pipeline.options import IN_ORDER
 from headrace.runtime.backoff import JITTER, LONGEST_RETRY_AFTER_S, Backoff
-from tests.http_errors import error_for_status, parse_retry_after
 
 DEFAULT_BACKOFF = ExporterOptions().backoff
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

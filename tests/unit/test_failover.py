@@ -126,3 +126,28 @@ def test_with_a_good_disk_nothing_goes_through_memory(spool: Spool) -> None:
     failover = Failover(spool)
     assert failover.put(b"x", durable=False)
     assert failover.stats().accepted == 0
+
+
+def test_order_is_kept_across_a_disk_outage_if_asked_for(spool: Spool, disk: BadDisk) -> None:
+    failover = Failover(spool, keep_order=True)
+    first, *middle, late, last = names(6)
+    failover.put(first, durable=False)
+    disk.error = errno.EIO
+    for name in middle:
+        assert failover.put(name, durable=False) is None
+    disk.error = None
+    assert failover.put(late, durable=False)  # moves the others into the spool first
+    assert failover.put(last, durable=False)
+    assert payloads(spool) == names(6)
+    assert (failover.stats().records, failover.stats().drained) == (0, 3)
+
+
+def test_the_newest_records_survive_an_outage_that_outlasts_the_memory(spool: Spool, disk: BadDisk) -> None:
+    failover = Failover(spool, max_records=2, keep_order=True)
+    disk.error = errno.ENOSPC
+    for name in names(5):
+        failover.put(name, durable=False)
+    disk.error = None
+    failover.drain_once()
+    assert payloads(spool) == names(5)[3:]
+    assert failover.stats().lost == {"evicted": 3}

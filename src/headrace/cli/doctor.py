@@ -6,7 +6,8 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict
+from contextlib import closing
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -26,6 +27,8 @@ from headrace.embedded.process import is_port_free
 from headrace.errors import HeadraceError
 from headrace.postgres.migrate import list_pending
 from headrace.settings import Settings, mask_secret
+
+PROBE_S = 5.0  # timeout of a request to the receiver of remote write
 
 
 @click.command()
@@ -51,6 +54,7 @@ def run_checks(settings: Settings) -> Iterator[DoctorCheck]:
     yield _check_java(settings)
     yield _check_disk(settings)
     yield from _check_servers(settings)
+    yield from check_remote_write(settings)
     stack = find_running_stack(settings.embedded.data_dir)
     if stack is None:
         yield from _check_ports(settings)
@@ -107,6 +111,26 @@ def _check_servers(settings: Settings) -> Iterator[DoctorCheck]:
                 yield (tables := check_postgres_tables(url))
                 if tables.ok and endpoints.redis:
                     yield from check_tiers(endpoints.redis, url, settings.queue.shards)
+
+
+def check_remote_write(settings: Settings) -> Iterator[DoctorCheck]:
+    if settings.remote_write.url is None or not is_installed("pipeline"):
+        return
+    # Imported here, because it needs the pipeline extra.
+    from headrace.cli.remote_write import build_remote_write_target
+    from headrace.export.remote_write import RemoteWriteDestination
+
+    target = build_remote_write_target(settings)
+    assert target is not None
+    with closing(RemoteWriteDestination(replace(target, timeout_s=min(target.timeout_s, PROBE_S)))) as destination:
+        result = destination.send_series(())  # a request without samples
+    problem = result.refusal if result.error is None else str(result.error)
+    shown = mask_secret(target.url)
+    if problem:
+        advice = "Start the receiver, or correct remote_write.url and its credentials. Samples are kept meanwhile."
+        yield DoctorCheck("remote write", False, f"{shown}: {problem}", advice)
+    else:
+        yield DoctorCheck("remote write", True, f"{shown} accepts samples")
 
 
 def check_postgres_tables(url: str) -> DoctorCheck:

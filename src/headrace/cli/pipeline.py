@@ -16,6 +16,7 @@ from headrace.app.endpoints import resolve_endpoints
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.logs import configure_logs
 from headrace.cli.maintenance import run_maintenance
+from headrace.cli.remote_write import build_remote_write_options
 from headrace.cli.signals import install_stop_event
 from headrace.cli.spool_options import build_exporter_options, build_send_limit, build_spool_options
 from headrace.embedded.java import find_java
@@ -98,6 +99,7 @@ def build_pipeline_options(settings: Settings) -> PipelineOptions:
         archive=settings.archive.path and resolve_uri(settings.archive.path),
         archive_keep_days=settings.archive.keep,
         session=build_session_options(settings),
+        remote_write=build_remote_write_options(settings),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from headrace.cli.output import json_option, print_json, print_json_or_table, pr
 from headrace.cli.progress import progress_bar
 from headrace.cli.signals import install_stop_event
 from headrace.cli.spool_options import build_exporter_options, build_send_limit, build_spool_options, find_spool_path
-from headrace.errors import SpoolError
+from headrace.errors import SettingsError, SpoolError
 from headrace.export.destination import Destination
 from headrace.export.exporter import Exporter
 from headrace.export.file_destination import FileDestination
@@ -118,7 +118,7 @@ def quarantine(invocation: Invocation, path: Path | None, as_json: bool) -> None
     "--to-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Write records to FILE as JSON lines, instead of ClickHouse.",
+    help="Write records to FILE as JSON lines, instead of sending them.",
 )
 @click.option(
     "--timeout",
@@ -131,13 +131,14 @@ def quarantine(invocation: Invocation, path: Path | None, as_json: bool) -> None
 def drain(invocation: Invocation, path: Path | None, to_file: Path | None, timeout: int | None, as_json: bool) -> None:
     """Send every record in a spool to its destination, then exit.
 
-    No other process may have the spool open. Ctrl-C lets sends in progress finish; remaining records stay in the spool.
-    Exits with code 1 if records remain.
+    The destination is ClickHouse, or remote_write.url if PATH is the directory of its spool. No other process may have
+    the spool open. Ctrl-C lets sends in progress finish; remaining records stay in the spool. Exits with code 1 if
+    records remain.
     """
     settings, folder = invocation.settings, path or find_spool_path(invocation.settings)
     _require_directory(folder)
     with (
-        closing(_open_destination(settings, to_file)) as destination,
+        closing(_open_destination(settings, folder, to_file)) as destination,
         Spool.open(build_spool_options(settings, folder)) as opened,
     ):
         _export_all(opened, destination, settings, timeout)
@@ -150,7 +151,9 @@ def drain(invocation: Invocation, path: Path | None, to_file: Path | None, timeo
 
 
 def _export_all(opened: Spool, destination: Destination, settings: Settings, timeout_ms: int | None) -> None:
-    options = build_exporter_options(settings, clickhouse=not isinstance(destination, FileDestination))
+    options = build_exporter_options(settings, clickhouse=destination.name == "clickhouse")
+    if destination.name == "remote_write":  # in order
+        options = replace(options, workers=1, adaptive=False)
     exporter = Exporter(opened, destination, options, shared=build_send_limit(settings))
     stop = install_stop_event()
     deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
@@ -166,10 +169,18 @@ def _export_all(opened: Spool, destination: Destination, settings: Settings, tim
         exporter.stop(settings.spool.stop_timeout)
 
 
-def _open_destination(settings: Settings, to_file: Path | None) -> Destination:
+def _open_destination(settings: Settings, folder: Path, to_file: Path | None) -> Destination:
     if to_file is not None:
         return FileDestination(to_file)
     # Imported here, so that a spool can be inspected or saved to a file without the pipeline extra.
+    from headrace.cli.remote_write import build_remote_write_target, find_remote_write_path
+    from headrace.export.remote_write import RemoteWriteDestination
+
+    if folder.absolute() == find_remote_write_path(settings).absolute():
+        target = build_remote_write_target(settings)
+        if target is None:
+            raise SettingsError(f"{folder} holds samples for remote write, but remote_write.url is not set.")
+        return RemoteWriteDestination(target)
     from headrace.pipeline.clickhouse_destination import ClickHouseDestination
     from headrace.warehouse.blocks import BlockWriter
     from headrace.warehouse.connect import connect

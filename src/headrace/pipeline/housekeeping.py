@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
 from headrace.errors import HeadraceError, MemoryFull, PipelineFenced, QueueUnavailable
 from headrace.pipeline import archive
@@ -26,9 +27,16 @@ COMPACT_EVERY_S = 600.0
 
 class Housekeeping:
     def __init__(
-        self, client: Valkey, lease: PipelineLease, monitor: PipelineMonitor, spool: Spool, options: PipelineOptions
+        self,
+        client: Valkey,
+        lease: PipelineLease,
+        monitor: PipelineMonitor,
+        spool: Spool,
+        options: PipelineOptions,
+        take_resync_request: Callable[[], bool] | None = None,  # True: resync the queues of all shards
     ) -> None:
         self.lease = lease
+        self._take_resync_request = take_resync_request
         self._client = client
         self._monitor = monitor
         self._spool = spool
@@ -83,15 +91,19 @@ class Housekeeping:
 
     def _measure_lag(self) -> dict[str, int]:
         marks = parse_shard_marks(self._spool.read_marks())
-        shards = max(read_shard_count(self._client), self._options.shards)
-        newest = read_newest_offsets(self._client, shards)
+        newest = read_newest_offsets(self._client, self._count_shards())
         return {
             shard: max(offset["seq"] - marks.get(int(shard), NOTHING_STORED).seq, 0) for shard, offset in newest.items()
         }
 
+    def _count_shards(self) -> int:
+        return max(read_shard_count(self._client), self._options.shards)
+
     def resync_gaps(self, now: float | None = None) -> int:
-        """Emit resync events for the queues of shards with lost events; return the number of queues. With `now`, skip
-        shards that were resynced within RESYNC_EVERY_S. Raises QueueUnavailable."""
+        """Emit resync events for the queues of shards with lost events, or of all shards if that was requested; return
+        the number of queues. With `now`, skip shards that were resynced within RESYNC_EVERY_S. Raises
+        QueueUnavailable."""
+        self._register_resync_request()
         with self._lock:
             due = [shard for shard in self._gap_shards if now is None or now >= self._resync_after.get(shard, now)]
         queues = 0
@@ -107,8 +119,17 @@ class Housekeeping:
             with self._lock:
                 self._resynced_shards.add(shard)
             self._resync_after[shard] = time.monotonic() + RESYNC_EVERY_S
-            log.warning("resynced the queues of shard %d after lost events", shard, extra={"action": "resync"})
+            log.info("resynced the queues of shard %d", shard, extra={"action": "resync"})
         return queues
+
+    def _register_resync_request(self) -> None:
+        if self._take_resync_request is None:
+            return
+        with translate_errors():
+            shards = range(self._count_shards())  # first, because a request is taken only once
+        if self._take_resync_request():
+            with self._lock:
+                self._gap_shards |= set(shards)
 
     def _compact_archive(self, uri: str) -> None:
         watermark = self._monitor.read().watermark_ms

@@ -46,6 +46,7 @@ from headrace.pipeline.positions import (
     retry_while_unavailable,
 )
 from headrace.pipeline.problem_reports import report_problems
+from headrace.pipeline.remote_write import RemoteWrite, RemoteWriteOptions
 from headrace.pipeline.session import start_session
 from headrace.pipeline.sink import SpoolSink, StoredBatch, marks_from_offsets, parse_shard_marks
 from headrace.pipeline.source import FORMAT, GROUP
@@ -77,6 +78,7 @@ class PipelineContext:
     spool: Spool
     exporter: Exporter
     monitor: PipelineMonitor
+    remote_write: RemoteWrite | None = None
 
 
 @contextmanager
@@ -91,15 +93,21 @@ def open_pipeline(options: PipelineOptions, *sources: Callable[[], MetricFamilie
         lambda: connect_warehouse(options.clickhouse_url, options.database, int(options.send_timeout_s))
     )
     exporter = Exporter(spool, ClickHouseDestination(writer), options.exporter, shared=options.send_limit)
-    pipeline = PipelineContext(options, spool, exporter, PipelineMonitor())
-    families = [
+    families: list[Callable[[], MetricFamilies]] = [
         lambda: read_spool_families("pipeline", spool),
         lambda: read_export_families("pipeline", exporter),
         *sources,
     ]
+    remote_write = None
+    if options.remote_write is not None:
+        remote_write = _open_remote_write(options.remote_write, spool)
+        families.append(remote_write.families)
+    pipeline = PipelineContext(options, spool, exporter, PipelineMonitor(), remote_write)
     pipeline.monitor.registry.register(MetricCollector(families))
     try:
         exporter.start()
+        if remote_write is not None:
+            remote_write.start()
         registry, token = pipeline.monitor.registry, options.metrics_token
         pages = serve_metrics(options.metrics_port, registry, lambda: _build_health_response(pipeline), token=token)
         with pages, report_problems(exporter, options.report_problem):
@@ -107,8 +115,18 @@ def open_pipeline(options: PipelineOptions, *sources: Callable[[], MetricFamilie
     finally:
         pipeline.monitor.set_state("stopping")
         exporter.stop(options.stop_timeout_s)
+        if remote_write is not None:
+            remote_write.close(options.stop_timeout_s)
         spool.close()
         writer.close()
+
+
+def _open_remote_write(options: RemoteWriteOptions, spool: Spool) -> RemoteWrite:
+    try:
+        return RemoteWrite(options)
+    except BaseException:
+        spool.close()
+        raise
 
 
 def _build_health_response(pipeline: PipelineContext) -> tuple[int, dict[str, object]]:
@@ -116,6 +134,8 @@ def _build_health_response(pipeline: PipelineContext) -> tuple[int, dict[str, ob
     stats, export = pipeline.spool.stats(), pipeline.exporter.stats()
     body["spool"] = {"records": stats.size, "bytes": stats.bytes, "oldest_put_at": stats.oldest_put_at}
     body["export"] = {"healthy": export.healthy, "sent": export.sent, "retries": export.retries}
+    if pipeline.remote_write is not None:  # has no effect on the status: history is complete without it
+        body["remote_write"] = pipeline.remote_write.health()
     body["healthy"] = body["healthy"] and export.healthy
     return (status if export.healthy else 503), body
 
@@ -137,7 +157,8 @@ def run_pipeline(
         try:
             begun = find_start_position(pipeline, client, start_from, retry_while_unavailable(lease.find_other_reader))
             retry_while_unavailable(lease.record_reader)
-            keeping = Housekeeping(client, lease, pipeline.monitor, pipeline.spool, options)
+            take_resync_request = pipeline.remote_write and pipeline.remote_write.take_resync_request
+            keeping = Housekeeping(client, lease, pipeline.monitor, pipeline.spool, options, take_resync_request)
             with _open_session(pipeline) as session:
                 run = _run_once if once else _run
                 run(session, pipeline, begun, keeping, stop)
@@ -230,6 +251,8 @@ def start_query(
 
     def record_stored(stored: StoredBatch) -> None:
         pipeline.monitor.record_batch(stored.batch)
+        if pipeline.remote_write is not None:
+            pipeline.remote_write.submit(stored.rows, stored.batch.watermark_ms)
         if housekeeping:
             housekeeping.on_batch_stored(stored)
 
@@ -320,6 +343,7 @@ def _run_once(
     housekeeping: Housekeeping,
     stop: threading.Event,
 ) -> None:
+    housekeeping.resync_gaps()  # of an earlier run, or requested by remote write
     _read_available(session, pipeline, start, housekeeping, stop)
     if housekeeping.resync_gaps():  # read the resulting resync events
         _read_available(session, pipeline, start, housekeeping, stop)
@@ -330,6 +354,8 @@ def _run_once(
                 " `headrace spool drain` sends them."
             )
         stop.wait(POLL_S)
+    if pipeline.remote_write is not None and not pipeline.remote_write.wait_until_sent(stop):
+        log.warning("not all samples were sent by remote write; the next run sends them", extra={"action": "unsent"})
 
 
 def _read_available(

@@ -9,6 +9,7 @@ from pathlib import Path
 from headrace.errors import SettingsError
 from headrace.export.exporter import ExporterOptions
 from headrace.pipeline.problem_reports import ReportProblem
+from headrace.pipeline.remote_write import RemoteWriteOptions
 from headrace.pipeline.session import SessionOptions
 from headrace.runtime.backoff import Backoff
 from headrace.spool.options import SpoolOptions
@@ -42,6 +43,7 @@ class PipelineOptions:
     archive_keep_days: int = 30
     session: SessionOptions = field(default_factory=SessionOptions)
     report_problem: ReportProblem | None = None
+    remote_write: RemoteWriteOptions | None = None
 
     def __post_init__(self) -> None:
         if self.spool.type == "memory":

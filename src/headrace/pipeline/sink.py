@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from headrace.errors import HeadraceError
@@ -59,6 +60,7 @@ class StoredBatch:
 
     batch: PipelineBatch
     gap_shards: frozenset[int]  # shards that lost events in or before this batch, since the previous one
+    rows: pa.Table  # rows of history, in the order of queues and buckets
     dropped_records: int = 0  # by a full spool: of this batch (`drop_newest`) or of earlier ones (`drop_oldest`)
 
 
@@ -146,7 +148,7 @@ class SpoolSink:
         if not ids:
             self._verify_dropped(after)
         dropped = self._count_dropped() - dropped_before
-        self._after_put(StoredBatch(batch, frozenset(after) if dropped else gap_shards, dropped))
+        self._after_put(StoredBatch(batch, frozenset(after) if dropped else gap_shards, rows, dropped))
 
     def _count_dropped(self) -> int:
         return sum(self._spool.stats().dropped.values())

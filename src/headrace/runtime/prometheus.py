@@ -20,9 +20,13 @@ class MetricCollector(Collector):
         self._sources = sources
 
     def collect(self) -> Iterator[Served]:
+        """Yield each family once, also if several sources have series of it: two spools, for example."""
+        found: dict[MetricDeclaration, dict[LabelValues, float | DurationHistogram]] = {}
         for source in self._sources:
             for metric, values in source():
-                yield _build_family(metric, values)
+                found.setdefault(metric, {}).update(values)
+        for metric, values in found.items():
+            yield _build_family(metric, values)
 
 
 def build_registry(*sources: Callable[[], MetricFamilies]) -> CollectorRegistry:

@@ -15,6 +15,7 @@ from headrace.settings.log import LogSettings
 from headrace.settings.metrics import MetricsSettings
 from headrace.settings.pipeline import ArchiveSettings, PipelineSettings, WarehouseSettings
 from headrace.settings.queue import ColdSettings, JobQueueSettings, QuotasSettings, WorkerSettings
+from headrace.settings.remote_write import RemoteWriteSettings
 from headrace.settings.secrets import mask_secret
 from headrace.settings.servers import ClickHouseSettings, EmbeddedSettings, PostgresSettings, RedisSettings
 from headrace.settings.spool import SpoolSettings
@@ -41,6 +42,7 @@ class Settings:
     archive: ArchiveSettings = field(default_factory=ArchiveSettings)
     warehouse: WarehouseSettings = field(default_factory=WarehouseSettings)
     spool: SpoolSettings = field(default_factory=SpoolSettings)
+    remote_write: RemoteWriteSettings = field(default_factory=RemoteWriteSettings)
     alerts: AlertsSettings = field(default_factory=AlertsSettings)
     autoscale: AutoscaleSettings = field(default_factory=AutoscaleSettings)
     streams: StreamsSettings = field(default_factory=StreamsSettings)

@@ -5,7 +5,8 @@ process dies. Non-durable puts may use it: their callers prefer losing a record 
 
 The buffer is bounded by records and bytes; the oldest records are evicted for new ones, and every loss is counted by
 reason. Buffered records move to the spool a few at a time as soon as the disk can be written again. Records that were
-put directly to the spool by then precede them, so order is not kept across a disk outage.
+put directly to the spool by then precede them, so order is not kept across a disk outage. With `keep_order`, a put that
+finds buffered records first moves them to the spool, or joins them.
 """
 
 from __future__ import annotations
@@ -38,11 +39,15 @@ class FailoverStats:
 class Failover:
     """Puts into a spool, or into memory if the disk fails and the put is not durable."""
 
-    def __init__(self, spool: Spool, max_records: int = 1000, max_bytes: int = 256 * 2**20) -> None:
+    def __init__(
+        self, spool: Spool, max_records: int = 1000, max_bytes: int = 256 * 2**20, *, keep_order: bool = False
+    ) -> None:
         self._spool = spool
         self._max_records = max_records
         self._max_bytes = max_bytes
+        self._keep_order = keep_order
         self._lock = threading.Lock()
+        self._order = threading.Lock()  # held while a record is on its way into the spool; taken before `_lock`
         self._waiting: deque[NewRecord] = deque()
         self._bytes = 0
         self._accepted = 0
@@ -64,20 +69,23 @@ class Failover:
         if marks:
             # A mark states that everything up to it is safe, which only the disk guarantees.
             raise ValueError("marks require a durable put")
-        try:
-            return self._spool.put(payload, token=token, meta=meta, durable=False)
-        except (SpoolDiskFull, SpoolWriteFailed) as error:
-            if len(payload) > self._max_bytes:
-                raise
-            self._keep(NewRecord(payload, token, meta))
-            log.warning("keeping a record in memory until the disk recovers: %s", error, extra={"action": "failover"})
-            return None
+        record = NewRecord(payload, token, meta)
+        if not self._keep_order:
+            return self._put_or_keep(record)
+        with self._order:
+            while self._drain_one():
+                pass
+            if self.stats().records:  # the disk still fails
+                self._keep(record)
+                return None
+            return self._put_or_keep(record)
 
     def drain_once(self) -> int:
         """Move up to DRAIN_RECORDS buffered records into the spool. Return how many it accepted."""
         for drained in range(DRAIN_RECORDS):
-            if not self._drain_one():
-                return drained
+            with self._order:
+                if not self._drain_one():
+                    return drained
         return DRAIN_RECORDS
 
     def run_forever(self, stop: threading.Event) -> None:
@@ -86,8 +94,9 @@ class Failover:
 
     def close(self) -> int:
         """Try once more to move every record into the spool. Return the number of records lost."""
-        while self._drain_one():
-            pass
+        with self._order:
+            while self._drain_one():
+                pass
         with self._lock:
             lost = len(self._waiting)
             self._drop_oldest(lost, "shutdown")
@@ -96,6 +105,16 @@ class Failover:
     def stats(self) -> FailoverStats:
         with self._lock:
             return FailoverStats(len(self._waiting), self._bytes, self._accepted, self._drained, dict(self._lost))
+
+    def _put_or_keep(self, record: NewRecord) -> int | None:
+        try:
+            return self._spool.put(record.payload, token=record.token, meta=record.meta, durable=False)
+        except (SpoolDiskFull, SpoolWriteFailed) as error:
+            if len(record.payload) > self._max_bytes:
+                raise
+            self._keep(record)
+            log.warning("keeping a record in memory until the disk recovers: %s", error, extra={"action": "failover"})
+            return None
 
     def _keep(self, record: NewRecord) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Map HTTP responses to send errors, for the destination of `tests/exporting.py`. Pure."""
+"""Map HTTP responses to send errors, for destinations that speak HTTP. Pure."""
 
 from __future__ import annotations
 
