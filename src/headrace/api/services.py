@@ -26,6 +26,7 @@ from headrace.queue.client import DEFAULT_SHARDS, QueueOptions, SyncClient, read
 from headrace.queue.flow_depths import TierFlowDepth, read_flow_depths
 from headrace.queue.operations import raise_if_unknown
 from headrace.queue.registry import LiveWorkers, read_workers
+from headrace.queue.server_memory import ServerMemory, read_server_memory
 from headrace.queue.state import QueueState, read_environment, read_state, read_states
 from headrace.settings import AlertsSettings, ApiSettings, QueueSnapshotSettings
 from headrace.snapshot.reader import SnapshotReader, SnapshotReaderOptions
@@ -50,6 +51,7 @@ FAILURES_BURST = 20
 
 FLOW_DEPTHS_CACHE_S = 5.0
 WORKERS_CACHE_S = 1.0
+MEMORY_CACHE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,9 @@ class Services:
     )
     workers_cache: TtlCache[LiveWorkers] = field(
         init=False, default_factory=lambda: TtlCache[LiveWorkers](WORKERS_CACHE_S)
+    )
+    memory_cache: TtlCache[list[ServerMemory]] = field(
+        init=False, default_factory=lambda: TtlCache[list[ServerMemory]](MEMORY_CACHE_S)
     )
     _shards: int | None = field(init=False, default=None)
     _clickhouse: Client | None = field(init=False, default=None)
@@ -207,6 +212,10 @@ class Services:
         at_ms = self.now_ms()
         warm = read_flow_depths(self.valkey, self.shards, where.covers, where.prefix)
         return FlowDepths(warm, self.tiers.store.list_flow_depths(**where.parts), at_ms)
+
+    def read_memory(self) -> list[ServerMemory]:
+        """Return the memory of the Valkey servers, cached; adds a sample for forecasts if one is due."""
+        return self.memory_cache.get("memory", lambda: read_server_memory(self.valkey, self.shards, self.queue.caps))
 
     def read_workers(self) -> LiveWorkers:
         """Return the live workers of all tenants, cached; callers must filter them by the key's scope."""

@@ -9,6 +9,7 @@ from headrace.export.exporter import ExporterOptions
 from headrace.pipeline.problem_reports import ReportProblem
 from headrace.pipeline.session import SessionOptions
 from headrace.runtime.backoff import Backoff
+from headrace.runtime.http_server import LOOPBACK
 from headrace.spool.options import SpoolOptions
 
 # One worker, so that records arrive in the order of their batches: the watermark must follow its rows.
@@ -27,6 +28,7 @@ class PipelineOptions:
     send_timeout_s: float = 60.0
     stop_timeout_s: float = 30.0
     metrics_port: int | None = None
+    metrics_host: str = LOOPBACK
     metrics_token: str | None = field(default=None, repr=False)
     trigger_s: float = 1.0
     max_events_per_trigger: int = 500_000
