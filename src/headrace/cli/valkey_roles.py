@@ -160,7 +160,7 @@ def build_worker_role() -> ValkeyRole:
         "Runs jobs of all tenants, maintains shards, moves jobs between Valkey and PostgreSQL.",
         _load(queue_scripts.script, *running, *MOVER_SCRIPTS),
         MOVER_COMMANDS | {"zadd", "zrem"},
-        ["~hr:shards", "%R~hr:metrics:enabled", "~hr:{*}:*", "~hr:workers", "~hr:worker:*"],
+        ["~hr:shards", "%R~hr:metrics:enabled", "~hr:{*}:*", "~hr:workers", "~hr:worker:*", "~hr:plugins"],
     )
 
 
@@ -196,7 +196,16 @@ def build_reader_role(snapshot_prefix: str = SNAPSHOT_PREFIX) -> ValkeyRole:
     more = ("hungry", "buried", "losses", "leases", "scheduled", "expiries", "attempt_expiries")
     maintained = ("repair", "quarantine", "missing", "mover", "memory")
     streams = ("stream:*", "streams", "streams:*", "seen", "seen:*")
-    shared = ("shards", "metrics:enabled", "workers", "worker:*", "pipeline:lease", "pipeline:last", "pipeline:status")
+    shared = (
+        "shards",
+        "metrics:enabled",
+        "workers",
+        "worker:*",
+        "plugins",
+        "pipeline:lease",
+        "pipeline:last",
+        "pipeline:status",
+    )
     return ValkeyRole(
         "reader",
         "Reads counts and states of queues, workers and snapshots. Reads no payloads, changes nothing.",

@@ -80,6 +80,7 @@ All keys of an environment have the hash tag of its shard, so that one script ca
                                        (pipeline/published_status.py)
     hr:workers                 zset    worker → when it last reported
     hr:worker:W                string  running tasks of a worker, and the environments it ran tasks for (JSON)
+    hr:plugins                 hash    queue (its part of the key) → plugin of the worker that ran its jobs last
 
 E is org:project:env, Q the queue, J the job id; in each part `%` and `:` are percent-encoded, so that the separator is
 unambiguous. A job in `leases`, `scheduled` and the two sets of expiries is written E:J.
@@ -94,6 +95,7 @@ from headrace.model.names import EnvRef, QueueRef
 SHARDS = "hr:shards"
 METRICS_ENABLED = "hr:metrics:enabled"
 WORKERS = "hr:workers"
+PLUGINS = "hr:plugins"
 
 
 def encode(name: str) -> str:
