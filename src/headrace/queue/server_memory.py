@@ -1,8 +1,8 @@
 """Memory of the Valkey servers: what is used, what the limits are, and when they will be reached.
 
-The forecast needs the growth over a window, which no single process measures: whoever reads the memory adds a sample to
-a list in each shard (at most one per SAMPLE_EVERY_MS), so that every reader has the same window, also a command that
-runs for a second. Two limits are compared, and the one that is reached first is reported:
+The forecast needs the growth over a window, which no single process measures: every reader of the memory adds a sample
+to a list in each shard (at most one per SAMPLE_EVERY_MS), so that all have the same window, also a command that runs
+for a second. Two limits are compared, and the one that is reached first is reported:
 
 - `maxmemory` of the server, against the memory it uses. A server that reaches it accepts no new jobs.
 - `shard_max_bytes`, the cap of Headrace on the payloads of a shard (queue.shard_max_bytes, or the stored bound). A

@@ -49,8 +49,8 @@ async def show_pipeline(
     services: ServicesDep,
     limit: Annotated[int, Query(ge=1, le=MAX_BATCHES, description="Maximum number of batches.")] = 60,
 ) -> Pipeline:
-    """Get the state of the pipeline, its progress, speed and losses, and server events. Answers while servers are away:
-    what needs them is null, and `unavailable` gives the reason."""
+    """Get the state of the pipeline, its progress, speed and losses, and server events. Answers while servers are
+    unavailable: what needs them is null, and `unavailable` gives the reason."""
     now_ms, is_global = services.now_ms(), caller.scope.is_global
     unavailable: dict[str, str] = {}
     live, events, history = await asyncio.gather(
