@@ -20,6 +20,7 @@ from headrace.pipeline.checkpoint import QUERY, move_away, verify_checkpoint
 from headrace.pipeline.job import BETWEEN_QUERIES
 from headrace.pipeline.monitor import PipelineMonitor, health_response
 from headrace.pipeline.partition import PartitionPlan, summarise
+from headrace.pipeline.published_status import InsertRateMeter, InsertRates
 from headrace.pipeline.sink import (
     ShardMark,
     SpoolSink,
@@ -345,3 +346,15 @@ def test_the_page_of_metrics_says_what_is_served() -> None:
         for family in build_registry(PipelineMonitor().families).collect()
     ]
     assert written == served
+
+
+def test_insert_rates_are_measured_over_a_minute() -> None:
+    now = 100.0
+    meter = InsertRateMeter(lambda: now)
+    assert meter.update(0, 0, 0) == InsertRates()  # not zero: nothing was measured
+    now += 10
+    assert meter.update(50, 1000, 5) == InsertRates(5.0, 100.0, 0.5)
+    for _ in range(20):  # nothing more: the rate falls to 0 when the window has passed
+        now += 10
+        rates = meter.update(50, 1000, 5)
+    assert rates == InsertRates(0.0, 0.0, 0.0)

@@ -87,9 +87,9 @@ class WorkerRegistration:
         with translate_errors():
             await self._client.set(keys.worker(self.worker_id), json.dumps(entry), px=STALE_MS)
             await self._client.zadd(keys.WORKERS, {self.worker_id: time.time_ns() // 1_000_000})
-        await self._store_plugin(tasks.plugin)
+        await self.store_plugin(tasks.plugin)
 
-    async def _store_plugin(self, plugin: str) -> None:
+    async def store_plugin(self, plugin: str) -> None:
         """Store the plugin of queues served for the first time. Queues that could not be stored because memory is full
         are stored with a later report."""
         queues = list(islice(self._new_queues, MAX_STORED_AT_ONCE))
