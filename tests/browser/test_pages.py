@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from headrace.cli.demo import FAILING
 from headrace.model.names import QueueRef
@@ -140,6 +140,55 @@ def test_the_pipeline_page_shows_lag_and_batches(page: Page, dashboard_url: str)
         expect(page.get_by_test_id(f"figure-{name}")).to_have_text("0")
 
 
+NO_LIVE_PARTS: dict[str, Any] = {"process": None, "streams": None, "valkey": None, "unavailable": {}}
+
+
+def test_the_pipeline_page_shows_its_process_and_valkeys_memory(page: Page, dashboard_url: str) -> None:
+    page.goto(dashboard_url + PIPELINE)
+    expect(page.get_by_test_id("figure-process")).to_have_text("running", timeout=FIRST_DATA_TIMEOUT_MS)
+    expect(page.get_by_test_id("figure-exporter")).to_have_text("sending")
+    expect(page.get_by_test_id("figure-spool")).to_have_text(re.compile(r"\d"))
+    expect(page.get_by_test_id("figure-streams")).to_have_text(re.compile(r"\d"))
+    expect(page.get_by_test_id("figure-inserts")).to_have_text(re.compile(r"\d"))
+    memory = page.get_by_test_id("memory")
+    expect(memory).to_have_attribute("data-rows", "1")
+    expect(memory.locator("tbody td").nth(1)).to_have_text(re.compile(r"\d.* [KMG]iB"))
+    expect(page.get_by_test_id("unknown")).to_have_count(0)
+
+
+def test_the_pipeline_page_shows_the_spool_while_clickhouse_is_away(page: Page, dashboard_url: str) -> None:
+    """The page of a real pipeline, with the answer of an API whose ClickHouse is stopped, and a pipeline that ended."""
+    shown: dict[str, Any] = {}
+
+    def answer(route: Route) -> None:
+        shown.update(route.fetch().json())
+        for part in ("watermark", "lag_ms", "last_hour", "gaps", "batches"):
+            shown[part] = None
+        shown["unavailable"] = {"clickhouse": "A required server does not respond."}
+        shown["process"] |= {"condition": "stale"}
+        shown["process"]["spool"] |= {"records": 12, "bytes": 950 * 2**20, "max_records": 1000, "max_bytes": 2**30}
+        shown["process"]["export"] |= {"breaker": "open", "healthy": False, "rows_per_s": None}
+        shown["valkey"][0] |= {"limit": "maxmemory", "full_in_s": 600, "unknown": None}
+        route.fulfill(json=shown)
+
+    page.route("**/api/v1/pipeline?*", answer)
+    page.goto(dashboard_url + PIPELINE)
+    expect(page.get_by_test_id("figure-exporter")).to_have_text("waiting")
+    expect(page.get_by_test_id("figure-spool")).to_have_text("950 MiB")
+    expect(page.get_by_test_id("figure-inserts")).to_have_text("–")
+    expect(page.get_by_test_id("figure-lag")).to_have_text("–")
+    expect(page.get_by_test_id("full")).to_have_text("in 10 min")
+    notices = page.get_by_test_id("unknown")
+    expect(notices).to_have_count(2)
+    expect(notices.first).to_contain_text("ClickHouse is unavailable")
+    expect(notices.last).to_contain_text("These are its last values")
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        assert find_violations(page) == [], scheme
+    page.set_viewport_size({"width": 390, "height": 844})
+    expect_to_fit(page)
+
+
 def event(number: int, **values: Any) -> dict[str, Any]:
     plain = {"id": number, "noticed_at": "2026-01-31T11:58:04Z", "server": "valkey", "shard": 1, "kind": "went back"}
     return {**plain, "description": None, "missing": 0, "queues": 0, "losses": [], **values}
@@ -152,6 +201,7 @@ def test_the_pipeline_page_shows_server_events_and_gaps(page: Page, dashboard_ur
     counts = {"events": 1200, "rows": 14, "lost_events": 0, "set_aside": 0, "rewinds": 0}
     shares = dict.fromkeys(["duration_p50_ms", "duration_p99_ms", "freshness_p50_ms", "freshness_p99_ms"], 640)
     answer: dict[str, Any] = {
+        **NO_LIVE_PARTS,
         **{"watermark": "2026-01-31T12:00:02Z", "lag_ms": 1485, "timestamp": "2026-01-31T12:00:03Z"},
         **{"last_hour": {"batches": 1, **counts, **shares}, "batches": [{**batch, **counts}]},
         "server_events": [lost, event(1, server="postgres", kind="promoted")],

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from playwright.sync_api import CDPSession, Page, Route, expect
 
+from tests.browser.test_all_pages import find_violations
 from tests.browser.urls import ACME, BY_QUEUE, COUNT, FIRST_DATA_TIMEOUT_MS, GLOBEX, QUEUES
 
+DETAILS = {"timestamp": "2026-01-31T12:00:01Z", "truncated": False, "coldUnavailable": None}
 MANY = 1000
 FEW = 100
 MAX_MS = 100
@@ -65,7 +69,7 @@ def many_rows(count: int) -> dict[str, Any]:
         }
         for number in range(count)
     ]
-    return {"warmQueues": rows, "coldQueues": rows[::2], "timestamp": "2026-01-31T12:00:01Z", "truncated": False}
+    return {"warmQueues": rows, "coldQueues": rows[::2], **DETAILS}
 
 
 def show_many(page: Page, url: str) -> None:
@@ -144,19 +148,67 @@ def test_running_tasks_are_collapsed_by_default(page: Page, dashboard_url: str) 
     expect(page.get_by_test_id("running-toggle")).to_have_attribute("aria-expanded", "true")
 
 
-def test_long_running_tasks_are_highlighted_longest_first(page: Page, dashboard_url: str) -> None:
-    def task(job_id: str, minutes: float) -> dict[str, Any]:
-        return {
-            **{"org": "acme", "project": "shop", "env": "prod", "actionClass": "search-index"},
-            **{"actionName": "index_product", "did": job_id, "startTime": "2026-01-31T12:00:00Z"},
-            **{"runningForMs": minutes * 60_000, "appName": "worker-1"},
-        }
+def task(job_id: str, minutes: float) -> dict[str, Any]:
+    return {
+        **{"org": "acme", "project": "shop", "env": "prod", "actionClass": "search-index"},
+        **{"actionName": "index_product", "did": job_id, "startTime": "2026-01-31T12:00:00Z"},
+        **{"runningForMs": minutes * 60_000, "appName": "worker-1"},
+    }
 
+
+def answer_running(page: Page, answer: Callable[[dict[str, list[str]]], dict[str, Any]]) -> None:
+    """Mock running tasks by the parameters of the request."""
+
+    def fulfill(route: Route) -> None:
+        route.fulfill(json=answer(parse_qs(urlsplit(route.request.url).query)))
+
+    page.route("**/api/v2/metrics/queues/running*", fulfill)
+
+
+def test_more_running_tasks_than_a_page_are_counted_and_loaded(page: Page, dashboard_url: str) -> None:
+    total = 450
+
+    def answer(parameters: dict[str, list[str]]) -> dict[str, Any]:
+        limit, begin = int(parameters["limit"][0]), int(parameters.get("cursor", ["0"])[0])
+        end = min(begin + limit, total)
+        tasks = [task(f"job-{number}", total - number) for number in range(begin, end)]
+        more = str(end) if end < total else None
+        return {
+            "tasks": tasks, "heartbeatThresholdMs": 30000, "truncated": end < total, "total": total, "next": more
+        }  # fmt: skip
+
+    answer_running(page, answer)
+    page.goto(f"{dashboard_url}queue-metrics?{ACME}&running=open")
+    rows = page.locator("[data-testid=running] tbody tr")
+    expect(rows).to_have_count(200)
+    expect(page.get_by_test_id("running-count")).to_contain_text("450")
+    expect(page.get_by_test_id("running-shown")).to_contain_text("Showing 200 of 450")
+    page.get_by_test_id("more").click()
+    expect(rows).to_have_count(400)
+    expect(page.get_by_test_id("running-shown")).to_contain_text("Showing 400 of 450")
+    page.get_by_test_id("more").click()
+    expect(rows).to_have_count(450)
+    expect(page.get_by_test_id("running-shown")).to_have_count(0)
+    expect(page.get_by_test_id("more")).to_have_count(0)
+
+
+def test_shows_warm_jobs_while_postgresql_is_unavailable(page: Page, dashboard_url: str) -> None:
+    body = {**many_rows(3), "coldQueues": None, "coldUnavailable": "PostgreSQL is not responding or timed out."}
+    page.route("**/api/v2/metrics/queues/detailed*", lambda route: route.fulfill(json=body))
+    page.goto(dashboard_url + QUEUES)
+    expect(page.get_by_test_id("queues")).to_have_attribute("data-rows", "3")
+    expect(page.get_by_test_id("unknown")).to_contain_text("PostgreSQL is unavailable")
+    expect(page.get_by_test_id("unknown")).to_contain_text("Rows show only jobs in Valkey")
+    row = page.locator("[data-testid=queues] tbody tr:not(.spacer)").first
+    expect(row.locator("td.warm")).to_have_text(re.compile(r"\d"))
+    expect(row.locator("td.cold")).to_have_text("–")
+    expect(row.locator("td.total")).to_have_text("–")
+    assert find_violations(page) == []
+
+
+def test_long_running_tasks_are_highlighted_longest_first(page: Page, dashboard_url: str) -> None:
     body = {"tasks": [task("long", 6), task("short", 4)], "heartbeatThresholdMs": 30000, "truncated": False}
-    page.route(
-        "**/api/v2/metrics/queues/running*",
-        lambda route: route.fulfill(content_type="application/json", body=json.dumps(body)),
-    )
+    answer_running(page, lambda _: {**body, "total": 2, "next": None})
     page.goto(f"{dashboard_url}queue-metrics?{ACME}&running=open")
     rows = page.locator("[data-testid=running] tbody tr")
     expect(rows).to_have_count(2)

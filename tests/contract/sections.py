@@ -28,7 +28,6 @@ from headrace.api.services import Services
 from headrace.cli import main
 from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
 from headrace.model import event
-from headrace.pipeline.monitor import PipelineMonitor
 from headrace.postgres import migrate as postgres
 from headrace.settings import CONFIG_ENV, FILE_NAME, SETTINGS
 from headrace.snapshot import queue_families as snapshot_queues
@@ -206,7 +205,6 @@ def list_metrics() -> Iterator[str]:
     for file in sorted(Path(headrace.__file__).parent.rglob("presets/*.toml")):
         for family in tomllib.loads(file.read_text("utf-8"))["family"]:
             yield _format_metric(family["name"], family.get("type", "gauge"), family.get("labels", []))
-    yield from _list_registered(PipelineMonitor().registry)
     yield from _list_registered(_find_registry(make_application().state.instruments))
 
 

@@ -154,13 +154,17 @@ def test_a_failing_warehouse_loses_nothing(
         assert pipeline.monitor.read().failures_in_a_row == 0
 
 
-def test_the_pipeline_serves_its_metrics(options: PipelineOptions) -> None:
+def test_the_pipeline_serves_its_metrics_on_a_free_port(
+    options: PipelineOptions, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     with (
-        reserved_port() as port,
-        open_pipeline(replace(options, metrics_port=port)),
-        urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer,
+        open_pipeline(replace(options, metrics_port=0, metrics_host="0.0.0.0")) as pipeline,
+        urlopen(f"http://127.0.0.1:{pipeline.metrics_port}/metrics", timeout=60) as answer,
     ):
         text = answer.read().decode()
+        assert f"serving metrics on http://0.0.0.0:{pipeline.metrics_port}/metrics" in caplog.text
+    assert "process_resident_memory_bytes" in text
     assert 'headrace_spool_records{spool="pipeline"} 0.0' in text
     assert 'headrace_export_healthy{destination="clickhouse",spool="pipeline"} 1.0' in text
 

@@ -66,11 +66,14 @@ def test_a_database_that_is_not_there_is_named_without_its_address(services: Ser
     params = {"org": "acme", "project": "shop", "env": "prod"}
     for database in ("nowhere", "default"):
         api = client_with_key(replace(services, database=database))
-        for path in ("/api/v1/pipeline", "/api/v1/queues/q/metrics"):
-            answer = api.get(path, params=params)
-            assert (answer.status_code, answer.headers["retry-after"]) == (503, "5"), answer.text
-            assert "Run `headrace migrate`" in answer.json()["detail"]
-            assert "127.0.0.1" not in answer.text
+        answer = api.get("/api/v1/queues/q/metrics", params=params)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5"), answer.text
+        assert "Run `headrace migrate`" in answer.json()["detail"]
+        assert "127.0.0.1" not in answer.text
+        page = api.get("/api/v1/pipeline").json()
+        assert page["batches"] is None
+        assert "Run `headrace migrate`" in page["unavailable"]["clickhouse"]
+        assert "127.0.0.1" not in page["unavailable"]["clickhouse"]
 
 
 def test_a_batch_without_events_has_no_freshness(services: Services, warehouse: Client) -> None:
@@ -130,6 +133,7 @@ class TestServerEvents:
         with open_pool("postgresql://127.0.0.1:1/nowhere") as services.postgres:
             answer = api.get("/api/v1/pipeline").json()
         assert answer["server_events"] is None
+        assert list(answer["unavailable"]) == ["postgres"]
         assert [batch["batch_id"] for batch in answer["batches"]] == [1]
 
 

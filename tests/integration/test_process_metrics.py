@@ -23,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
+from headrace.pipeline.published_status import read_status
 from headrace.queue.client import Client, QueueOptions, SyncClient
 from headrace.queue.scripts import WarmCaps
 from headrace.queue.state import read_states
@@ -367,3 +368,20 @@ def test_every_loop_exports_its_loop_metrics(
     if loop == "alerts":
         assert value(samples, "headrace_alerts_rules") == 0
         assert value(samples, "headrace_loop_rounds_total", loop="alerts_lease", status="ok") >= 1
+
+
+@pytest.mark.slow
+def test_a_pipeline_reports_its_metrics_port(valkey: Valkey, valkey_url: str, tmp_path: Path) -> None:
+    """On a free port, in its log and in its published status. ClickHouse is unavailable."""
+    env = {"REDIS_URL": valkey_url, "CLICKHOUSE_URL": NOBODY, "EMBEDDED_DATA_DIR": str(tmp_path / "data")}
+    with Process(tmp_path, env, "pipeline") as process:
+        published = wait_until(lambda: read_status(valkey).report, "it publishes its status", START_S)
+        assert process.url == f"http://127.0.0.1:{published.metrics_port}"
+        text = process.page()
+        assert "headrace_maintenance_shards" in text
+        assert "process_resident_memory_bytes" in text
+        assert 'headrace_spool_records{spool="pipeline"} 0.0' in text
+    assert promtool(text) == []
+    final = read_status(valkey).report
+    assert final
+    assert final.state == "stopping"

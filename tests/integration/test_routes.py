@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,13 +12,17 @@ import pytest
 
 from headrace.api.access import AccessLevel, KeyScope
 from headrace.api.services import Services
+from headrace.api.ttl_cache import TtlCache
 from headrace.cold.store import ColdLimits
+from headrace.model.job import LeasedJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.postgres.connect import connect
 from headrace.queue import keys
-from headrace.queue.client import QueueOptions
+from headrace.queue.client import Client, QueueOptions
+from headrace.queue.registry import WorkerRegistration
 from headrace.queue.scripts import WarmCaps
 from headrace.queue.state import read_state
+from headrace.queue.tasks import TaskRegistry
 from tests.access import client_with_key
 from tests.conftest import ODD_NAMES
 from tests.operating import FAST, NOBODY, World, open_world, path, problem, tenant
@@ -483,3 +489,52 @@ def test_running_tasks_and_plugins_of_what_the_key_reaches(world: World) -> None
         "emails": "mail:1.0.0",
         "secrets": "mail:1.0.0",
     }
+
+
+def test_running_tasks_are_counted_and_paged(world: World) -> None:
+    started = world.services.now_ms() - 5000
+    jobs = [["acme", "p", "e", "emails", f"j{number}", "send", started + number % 3] for number in range(7)]
+    entry = {"plugin": "", "tasks": ["send"], "running": [*jobs, ["globex", "p", "e", "q", "other", "send", started]]}
+    report(world, "worker-1", json.dumps(entry))
+    acme = world.with_key(KeyScope("acme"), AccessLevel.READ)
+    seen: list[str] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = acme.get("/api/v2/metrics/queues/running", params={"limit": 3, **cursor}).json()
+        assert (page["total"], page["truncated"]) == (7, page["next"] is not None)
+        seen += [task["did"] for task in page["tasks"]]
+        if page["next"] is None:
+            break
+        cursor = {"cursor": page["next"]}
+    assert seen == ["j0", "j3", "j6", "j1", "j4", "j2", "j5"]  # the longest running first
+    assert acme.get("/api/v2/metrics/queues/running", params={"cursor": "x"}).status_code == 400
+
+
+def test_the_plugin_of_an_idle_action_class_is_known_after_its_worker_is_gone(world: World) -> None:
+    """A plugin that a live worker reports precedes the stored one; other tenants see neither."""
+
+    async def serve(plugin: str, *refs: QueueRef) -> None:
+        tasks = TaskRegistry(plugin)
+        tasks.task("send")(lambda job: None)
+        async with Client(world.services.redis_url) as client:
+            registration = WorkerRegistration(client.redis, plugin or "plain")
+            for ref in refs:
+                registration.record_served(LeasedJob(ref, "id", "send", b"", 1, 1, "lease", 0, 0))
+            await registration.report(tasks, [])
+            await registration.deregister()
+
+    other = QueueRef("globex", "p", "e", "secrets")
+    asyncio.run(serve("mail:1.0.0", REF, other))
+    asyncio.run(serve("", QueueRef("acme", "shop", "prod", "plain")))
+    for scope, expected in (
+        (KeyScope(), {REF.queue: "mail:1.0.0", "secrets": "mail:1.0.0"}),
+        (KeyScope(REF.org), {REF.queue: "mail:1.0.0"}),
+        (KeyScope("globex", "p", "x"), {}),
+    ):
+        found = world.with_key(scope, AccessLevel.READ).get("/api/v2/metrics/queues/action-plugins")
+        assert found.json() == expected
+    asyncio.run(serve("mail:2.0.0", REF))
+    world.services.plugins_cache = TtlCache(0.0)
+    assert world.api.get("/api/v2/metrics/queues/action-plugins").json()[REF.queue] == "mail:2.0.0"
+    world.queue.redis.hset(keys.PLUGINS, "malformed", "x")
+    assert "malformed" not in world.api.get("/api/v2/metrics/queues/action-plugins").json()

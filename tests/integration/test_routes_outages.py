@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from headrace.api.services import Services
+from headrace.api.ttl_cache import TtlCache
 from headrace.model.names import QueueRef
 from headrace.postgres.migrate import migrate
+from headrace.queue import keys
 from tests.access import client_with_key
-from tests.conftest import POSTGRES_SCHEMAS, READY_S, QuickPostgres
+from tests.conftest import POSTGRES_SCHEMAS, READY_S, QuickPostgres, wait_until
 from tests.operating import FAST, NOBODY, World, open_world, path, problem, tenant
 
 REF = QueueRef("acme", "shop", "prod", "emails")
@@ -67,8 +69,6 @@ def test_without_postgresql_live_state_and_warm_queues_go_on(world: World, own_p
         ("POST", path(REF, "dead", "redrive"), {}),
         ("DELETE", f"{path(REF, 'dead')}?all=true", None),
         ("PATCH", path(REF, "settings"), {"paused": True}),
-        ("GET", "/api/v2/metrics/queues/detailed", None),
-        ("GET", "/api/v2/metrics/queues/action-plugins", None),
     ):
         answer = world.api.request(method, route, params={**HERE, "all": "true"}, json=body)
         words = problem(answer, 503)
@@ -90,6 +90,39 @@ def test_cold_jobs_are_unknown_without_postgresql_not_none(world: World, own_pos
     found = ask(world, "GET", path(REF)).json()
     assert (found["depth"], found["cold"], found["flows_complete"]) == (3, 2, False)
     assert [(flow["warm"], flow["cold"], flow["total"]) for flow in found["flows"]] == [(1, None, None)]
+
+
+def test_queue_metrics_show_the_warm_tier_while_postgresql_is_stopped(
+    world: World, own_postgres: QuickPostgres
+) -> None:
+    """What waits in PostgreSQL is unknown, and the answer says so."""
+    world.enqueue(REF, 1, "first-")
+    ask(world, "PATCH", path(REF, "settings"), {"caps": {"items": 1}})
+    world.enqueue(REF, 2)
+    world.queue.redis.hset(keys.PLUGINS, keys.queue_part(REF), "mail:1.0.0")
+
+    before = ask(world, "GET", "/api/v2/metrics/queues/detailed").json()
+    assert [row["count"] for row in before["warmQueues"]] == [1]
+    assert [row["count"] for row in before["coldQueues"]] == [2]
+    assert before["coldUnavailable"] is None
+
+    own_postgres.stop()
+    world.services.flow_depths_cache = TtlCache(0.0)
+    answer = ask(world, "GET", "/api/v2/metrics/queues/detailed")
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert [row["count"] for row in found["warmQueues"]] == [1]
+    assert found["coldQueues"] is None
+    assert "PostgreSQL is not responding" in found["coldUnavailable"]
+    assert own_postgres.url.rpartition("@")[2].partition("/")[0] not in answer.text
+    assert ask(world, "GET", "/api/v2/metrics/queues/action-plugins").json() == {"emails": "mail:1.0.0"}
+
+    own_postgres.start()
+    own_postgres.wait_ready(READY_S)
+    wait_until(
+        lambda: ask(world, "GET", "/api/v2/metrics/queues/detailed").json()["coldQueues"] == before["coldQueues"],
+        "the cold tier is known again",
+    )
 
 
 def test_without_valkey_every_route_that_needs_it_says_so(postgres_url: str) -> None:

@@ -12,11 +12,12 @@ import pytest
 from fastapi.testclient import TestClient
 
 from headrace.api.services import Services
+from headrace.errors import MemoryFull
 from headrace.model.job import LeasedJob, NewJob
 from headrace.model.names import QueueRef
 from headrace.queue import keys
 from headrace.queue.client import Client, SyncClient
-from headrace.queue.registry import STALE_MS, WorkerRegistration
+from headrace.queue.registry import STALE_MS, WorkerRegistration, read_stored_plugins
 from headrace.queue.tasks import TaskRegistry
 from headrace.valkey.connect import Valkey
 from headrace.warehouse.connect import Client as Warehouse
@@ -127,3 +128,29 @@ def test_a_running_task_is_shown_until_it_ends_or_its_worker_goes_silent(
         assert 0 < int(valkey.pttl(entry)) <= STALE_MS  # pyright: ignore[reportArgumentType]
         valkey.pexpire(entry, 1)
         wait_until(lambda: not running(api), "the task of a silent worker is gone")
+
+
+def test_a_plugin_that_could_not_be_stored_is_stored_later(valkey: Valkey, valkey_url: str) -> None:
+    """Full memory ends no heartbeat. A plugin is stored once per queue and process."""
+    job = LeasedJob(REF, "id", "send", b"", 1, 1, "lease", 0, 0)
+
+    async def serve() -> None:
+        async with Client(valkey_url) as client:
+            registration = WorkerRegistration(client.redis, "w")
+            registration.record_served(job)
+            valkey.config_set("maxmemory", 1)
+            try:
+                with suppress(MemoryFull):  # raised by the entry of the worker itself
+                    await registration.report(TaskRegistry("mail:1"), [])
+                await registration.store_plugin("mail:1")
+                assert read_stored_plugins(valkey) == {}
+            finally:
+                valkey.config_set("maxmemory", 0)
+            await registration.report(TaskRegistry("mail:1"), [])
+            assert read_stored_plugins(valkey) == {REF: "mail:1"}
+            valkey.delete(keys.PLUGINS)
+            registration.record_served(job)
+            await registration.report(TaskRegistry("mail:1"), [])
+            assert read_stored_plugins(valkey) == {}
+
+    asyncio.run(serve())

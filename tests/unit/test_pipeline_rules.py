@@ -20,6 +20,7 @@ from headrace.pipeline.checkpoint import QUERY, move_away, verify_checkpoint
 from headrace.pipeline.job import BETWEEN_QUERIES
 from headrace.pipeline.monitor import PipelineMonitor, health_response
 from headrace.pipeline.partition import PartitionPlan, summarise
+from headrace.pipeline.published_status import InsertRateMeter, InsertRates
 from headrace.pipeline.sink import (
     ShardMark,
     SpoolSink,
@@ -30,6 +31,7 @@ from headrace.pipeline.sink import (
     parse_shard_marks,
 )
 from headrace.pipeline.summary import PartitionSummary, count_gaps, merge_by_shard, summary_from_row
+from headrace.runtime.prometheus import build_registry
 from headrace.settings import Settings
 from headrace.spool.options import SpoolOptions
 from headrace.spool.spool import Spool
@@ -315,17 +317,21 @@ def test_pauses_between_queries_double() -> None:
 
 def test_metrics_for_prometheus(spool: Spool) -> None:
     monitor = PipelineMonitor()
+    registry = build_registry(monitor.families)
 
     def value(name: str, **labels: str) -> float | None:
-        return monitor.registry.get_sample_value(f"headrace_pipeline_{name}", labels)
+        return registry.get_sample_value(f"headrace_pipeline_{name}", labels)
 
     assert value("watermark_timestamp_seconds") is None  # unknown is not zero
     assert value("last_batch_timestamp_seconds") is None
     monitor.record_batch(Sink(spool, {0: ShardMark(START, 0)}).take(numbered(4, 5)).batch)
     monitor.record_lag({"0": 7})
     monitor.record_phases({"addBatch": 1500})
+    monitor.record_inserted(4)
+    monitor.record_inserted(3)
 
     assert (value("events_total"), value("lost_events_total"), value("batches_total")) == (2, 3, 1)
+    assert value("inserted_rows_total") == 7
     assert (value("lag_events", shard="0"), value("phase_seconds", phase="addBatch")) == (7, 1.5)
     assert value("watermark_timestamp_seconds") == (MS + 1) / 1000
     monitor.record_lag({})
@@ -337,6 +343,18 @@ def test_the_page_of_metrics_says_what_is_served() -> None:
     written = re.findall(r"^\| `(headrace_pipeline_\w+)` \| (\w+) \| (?:`\w+`)? *\| (.+) \|$", page, re.M)
     served = [
         (family.name + ("_total" if family.type == "counter" else ""), family.type, family.documentation)
-        for family in PipelineMonitor().registry.collect()
+        for family in build_registry(PipelineMonitor().families).collect()
     ]
     assert written == served
+
+
+def test_insert_rates_are_measured_over_a_minute() -> None:
+    now = 100.0
+    meter = InsertRateMeter(lambda: now)
+    assert meter.update(0, 0, 0) == InsertRates()  # not zero: nothing was measured
+    now += 10
+    assert meter.update(50, 1000, 5) == InsertRates(5.0, 100.0, 0.5)
+    for _ in range(20):  # nothing more: the rate falls to 0 when the window has passed
+        now += 10
+        rates = meter.update(50, 1000, 5)
+    assert rates == InsertRates(0.0, 0.0, 0.0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headrace.snapshot import status_families as health
 from headrace.snapshot.families import FamilyDescriptor
+from headrace.snapshot.memory_families import MEMORY_FAMILIES
 from headrace.snapshot.queue_families import GLOBAL_FAMILIES, QUEUE_FAMILIES, TENANT
 from headrace.snapshot.quota_families import QUOTA_FAMILIES
 from headrace.snapshot.sql_families import load_sql_families
@@ -22,6 +23,7 @@ def list_descriptors() -> Iterator[FamilyDescriptor]:
     yield from GLOBAL_FAMILIES
     yield from QUOTA_FAMILIES
     yield from STREAM_FAMILIES
+    yield from MEMORY_FAMILIES
     yield from (each.descriptor for each in load_sql_families(("headrace", "convoy"), None))
     yield from health.STATUS_FAMILIES
 

@@ -75,11 +75,12 @@ export function getTopQueues(tenant: Tenant, metric: string, period: string, sig
 }
 
 export function getDetailedQueues(tenant: Tenant, signal: AbortSignal): Promise<DetailedQueues> {
-  return getChecked(`/api/v2/metrics/queues/detailed?${tenantQuery(tenant)}`, signal, "warmQueues", "coldQueues");
+  return getChecked(`/api/v2/metrics/queues/detailed?${tenantQuery(tenant)}`, signal, "warmQueues");
 }
 
-export function getRunningTasks(tenant: Tenant, signal: AbortSignal): Promise<RunningTasks> {
-  return getChecked(`/api/v2/metrics/queues/running?${tenantQuery(tenant)}`, signal, "tasks");
+export function getRunningTasks(tenant: Tenant, limit: number, cursor: string | null, signal: AbortSignal): Promise<RunningTasks> {
+  const next = cursor === null ? "" : `&cursor=${encodeURIComponent(cursor)}`;
+  return getChecked(`/api/v2/metrics/queues/running?${tenantQuery(tenant)}&limit=${limit}${next}`, signal, "tasks");
 }
 
 /** Map queue names to the plugins that provide their tasks. */
@@ -118,7 +119,7 @@ export async function changeSettings(ref: QueueRef, change: SettingsChange, sign
 }
 
 export function getPipeline(signal: AbortSignal): Promise<PipelineHealth> {
-  return getChecked("/api/v1/pipeline?limit=120", signal, "batches");
+  return getChecked("/api/v1/pipeline?limit=120", signal);
 }
 
 /** List all worker types within the key's scope; they may span environments. */

@@ -73,6 +73,9 @@ export type PipelineHealth = api.Pipeline;
 export type PipelineBatch = api.Batch;
 export type PipelineGap = api.GapDocument;
 export type ServerEvent = api.ServerEventDocument;
+export type PipelineProcess = api.PipelineProcess;
+export type MetricStream = api.MetricStream;
+export type ValkeyServer = api.ValkeyServer;
 
 // ---- Alerts ------------------------------------------------------------------------------------------
 

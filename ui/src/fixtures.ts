@@ -1,5 +1,5 @@
 /** API responses for tests: an idle queue, with the given values changed. */
-import type { ActionQueue, History, IncidentDetail, MetricPoint, QueueState, Rule, ServerEvent, WatchedStream } from "./apiTypes";
+import type { ActionQueue, History, IncidentDetail, MetricPoint, PipelineProcess, QueueState, Rule, ServerEvent, ValkeyServer, WatchedStream } from "./apiTypes";
 
 export const START = Date.parse("2026-11-15T20:00:00Z") / 1000;
 export const TENANT = { org: "acme", project: "shop", env: "prod" };
@@ -171,4 +171,45 @@ export function watchedStream(stream: string, values: Partial<WatchedStream> = {
     ...{ reason: null, unknown_since: null, measured_at: at(0), age_ms: 1000, stale: false },
     ...values,
   };
+}
+
+/** A pipeline that sends what it reads. */
+export function pipelineProcess(values: Partial<PipelineProcess> = {}): PipelineProcess {
+  return {
+    condition: "fresh",
+    reported_at: at(0),
+    age_ms: 500,
+    state: "running",
+    failures_in_a_row: 0,
+    last_error: null,
+    read_up_to: at(0),
+    last_batch_at: at(0),
+    batches: 8,
+    events: 900,
+    lost_events: 0,
+    host: null,
+    pid: null,
+    metrics_port: null,
+    spool: { records: 2, bytes: 500, max_records: 10, max_bytes: 1000, in_flight: 1, delayed: 0, oldest_at: null, disk_available: null, dead: 0, dropped: 0, corrupt: 0 },
+    export: {
+      healthy: true,
+      problem: null,
+      breaker: "closed",
+      breaker_opened: 0,
+      backoff_ms: 0,
+      latency_ms: 12,
+      sent_records: 30,
+      failures: 0,
+      unclear_records: 0,
+      rows_per_s: 22.5,
+      bytes_per_s: 9000,
+      records_per_s: 2,
+    },
+    ...values,
+  };
+}
+
+/** A server that fills up. */
+export function valkeyServer(values: Partial<ValkeyServer> = {}): ValkeyServer {
+  return { name: "0-1", shards: [], used_bytes: 2 ** 20, max_bytes: 2 ** 30, limit: "maxmemory", full_in_s: 7200, growth_bytes_per_s: 1e5, unknown: null, ...values };
 }

@@ -177,7 +177,8 @@ export interface Depth {
 
 export interface DetailedQueues {
   warmQueues: ActionQueue[];
-  coldQueues: ActionQueue[];
+  coldQueues: ActionQueue[] | null;
+  coldUnavailable: string | null;
   timestamp: string;
   truncated: boolean;
 }
@@ -452,6 +453,14 @@ export interface MadeChannel {
   secret: string | null;
 }
 
+export interface MetricStream {
+  shard: number;
+  length: number | null;
+  max_length: number;
+  unread: number | null;
+  enabled: boolean;
+}
+
 export interface MissingTask {
   task: string;
   since: string;
@@ -531,13 +540,65 @@ export interface Period {
 }
 
 export interface Pipeline {
+  process: PipelineProcess | null;
+  streams: MetricStream[] | null;
+  valkey: ValkeyServer[] | null;
   watermark: string | null;
   lag_ms: number | null;
-  last_hour: LastHour;
-  gaps: GapDocument[];
+  last_hour: LastHour | null;
+  gaps: GapDocument[] | null;
   server_events: ServerEventDocument[] | null;
-  batches: Batch[];
+  batches: Batch[] | null;
+  unavailable: Record<string, string>;
   timestamp: string;
+}
+
+export interface PipelineExport {
+  healthy: boolean | null;
+  problem: string | null;
+  breaker: string | null;
+  breaker_opened: number | null;
+  backoff_ms: number | null;
+  latency_ms: number | null;
+  sent_records: number | null;
+  failures: number | null;
+  unclear_records: number | null;
+  rows_per_s: number | null;
+  bytes_per_s: number | null;
+  records_per_s: number | null;
+}
+
+export interface PipelineProcess {
+  condition: "fresh" | "stale" | "missing" | "unreadable";
+  reported_at: string | null;
+  age_ms: number | null;
+  state: string | null;
+  failures_in_a_row: number | null;
+  last_error: string | null;
+  read_up_to: string | null;
+  last_batch_at: string | null;
+  batches: number | null;
+  events: number | null;
+  lost_events: number | null;
+  host: string | null;
+  pid: number | null;
+  metrics_port: number | null;
+  spool: PipelineSpool | null;
+  export: PipelineExport | null;
+}
+
+export interface PipelineSpool {
+  records: number | null;
+  bytes: number | null;
+  max_records: number | null;
+  max_bytes: number | null;
+  in_flight: number | null;
+  delayed: number | null;
+  oldest_at: string | null;
+  disk_available: number | null;
+  dead: number | null;
+  dropped: number | null;
+  corrupt: number | null;
 }
 
 export interface Point {
@@ -772,6 +833,8 @@ export interface RunningTasks {
   tasks: ActionTask[];
   heartbeatThresholdMs: number;
   truncated: boolean;
+  total: number;
+  next: string | null;
 }
 
 export interface ServerEventDocument {
@@ -887,6 +950,23 @@ export interface TransitionDocument {
   at: string;
   value: number | null;
   told: boolean;
+}
+
+export interface ValkeyServer {
+  name: string;
+  shards: ValkeyShard[];
+  used_bytes: number | null;
+  max_bytes: number | null;
+  limit: "maxmemory" | "shard_max_bytes" | null;
+  full_in_s: number | null;
+  growth_bytes_per_s: number | null;
+  unknown: "no limit" | "short window" | "no growth" | null;
+}
+
+export interface ValkeyShard {
+  shard: number;
+  payload_bytes: number;
+  max_bytes: number | null;
 }
 
 export interface WatchedStream {

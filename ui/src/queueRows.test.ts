@@ -6,6 +6,7 @@ import { type Column, DEFAULT_ORDER, type Direction, filterRows, flowTypes, grou
 const details = (warmQueues: DetailedQueues["warmQueues"], coldQueues: DetailedQueues["coldQueues"] = []): DetailedQueues => ({
   warmQueues,
   coldQueues,
+  coldUnavailable: coldQueues === null ? "PostgreSQL is not responding." : null,
   timestamp: at(60),
   truncated: false,
 });
@@ -25,6 +26,15 @@ const names = (rows: readonly QueueRow[]) => rows.map((row) => `${row.queue}/${r
 const sorted = (column: Column, direction: Direction) => names(sortRows(ROWS, { column, direction }));
 
 describe("joinTiers", () => {
+  it("knows neither cold jobs nor totals while PostgreSQL is unavailable, and sorts by what it knows", () => {
+    const rows = joinTiers(details([waiting("emails", "send", 2), waiting("images", "resize", 5)], null));
+    expect(rows.map(({ warm, cold, total }) => [warm, cold, total])).toEqual([
+      [2, null, null],
+      [5, null, null],
+    ]);
+    expect(names(sortRows(rows, DEFAULT_ORDER))).toEqual(["images/", "emails/"]);
+  });
+
   it("adds up both tiers in one row", () => {
     const images = ROWS.find((row) => row.queue === "images");
     expect(images).toMatchObject({ warm: 5, cold: 100, total: 105, oldestMs: (START + 5) * 1000, task: "resize", type: "TRANSFORM" });

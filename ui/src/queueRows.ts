@@ -8,8 +8,10 @@ export interface QueueRow {
   type: string;
   task: string;
   warm: number;
-  cold: number;
-  total: number;
+  /** Null while PostgreSQL is unavailable. */
+  cold: number | null;
+  /** Null if `cold` is. */
+  total: number | null;
   /** When the oldest waiting job became eligible, in epoch ms; null if no job is waiting. */
   oldestMs: number | null;
   /** Null in rows that are only a part of a queue. */
@@ -36,24 +38,25 @@ export interface Filter {
 /** Build one row per flow, type, task and queue, adding up both tiers. */
 export function joinTiers(details: DetailedQueues): QueueRow[] {
   const rows = new Map<string, QueueRow>();
+  const cold = details.coldQueues === null ? null : 0;
   const add = (entries: readonly ActionQueue[], tier: "warm" | "cold") => {
     for (const entry of entries) {
       const key = JSON.stringify([entry.actionClass, entry.flowName, entry.flowType, entry.actionName]);
-      const row = rows.get(key) ?? emptyRow(key, entry);
-      row[tier] += entry.count;
-      row.total += entry.count;
+      const row = rows.get(key) ?? emptyRow(key, entry, cold);
+      row[tier] = (row[tier] ?? 0) + entry.count;
+      row.total = row.cold === null ? null : row.warm + row.cold;
       row.oldestMs = earliest(row.oldestMs, entry.oldestQueuedAt === null ? null : Date.parse(entry.oldestQueuedAt));
       rows.set(key, row);
     }
   };
   add(details.warmQueues, "warm");
-  add(details.coldQueues, "cold");
+  add(details.coldQueues ?? [], "cold");
   return [...rows.values()];
 }
 
-function emptyRow(key: string, entry: ActionQueue): QueueRow {
+function emptyRow(key: string, entry: ActionQueue, cold: number | null): QueueRow {
   const { actionClass: queue, flowName: flow, flowType: type, actionName: task } = entry;
-  return { key, queue, flow, type, task, warm: 0, cold: 0, total: 0, oldestMs: null, running: null, dead: null, limit: null };
+  return { key, queue, flow, type, task, warm: 0, cold, total: cold, oldestMs: null, running: null, dead: null, limit: null };
 }
 
 /** Build one row per queue from its live state, listing the flows, types and tasks of its waiting jobs. */
@@ -107,7 +110,7 @@ function compare(a: QueueRow, b: QueueRow, column: Column, sign: number): number
 
 function numericValue(row: QueueRow, column: "running" | "dead" | "warm" | "cold" | "total" | "oldest"): number | null {
   if (column === "oldest") return row.oldestMs === null ? null : -row.oldestMs; // the oldest job has the earliest time
-  return row[column];
+  return column === "total" ? (row.total ?? row.warm) : row[column]; // of unknown totals, what is known counts
 }
 
 function earliest(a: number | null, b: number | null): number | null {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from headrace.api import openapi, problems
 from headrace.api.auth import AuthenticationMiddleware
 from headrace.api.deps import require_caller
-from headrace.api.housekeeping import STOP_S, ApiHousekeeping
+from headrace.api.housekeeping import STOP_S, ApiHousekeeping, sample_memory_forever
 from headrace.api.metrics import ApiMetrics, RequestMetricsMiddleware
 from headrace.api.middleware import BodyLimitMiddleware, ErrorMiddleware, HeadersMiddleware
 from headrace.api.problems import Problem, make_problem_responses
@@ -125,7 +126,11 @@ def create_app(services: Services, *sources: Callable[[], MetricFamilies]) -> Fa
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
     services: Services = app.state.services
-    with closing(services), run_in_thread(ApiHousekeeping(services).run_forever, "upkeep", STOP_S):
+    with (
+        closing(services),
+        run_in_thread(ApiHousekeeping(services).run_forever, "upkeep", STOP_S),
+        run_in_thread(partial(sample_memory_forever, services), "sample-memory", STOP_S),
+    ):
         yield
 
 

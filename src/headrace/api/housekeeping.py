@@ -1,4 +1,4 @@
-"""Background thread of an API process: refresh keys, store last-used times, purge old rows."""
+"""Background threads of an API process: refresh keys, store last-used times, purge old rows; sample Valkey's memory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from headrace.api import audit_log, sessions
 from headrace.api.services import Services
 from headrace.errors import HeadraceError
 from headrace.postgres.connect import transaction
+from headrace.queue.server_memory import SAMPLE_EVERY_MS
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,22 @@ class ApiHousekeeping:
         with transaction(self._to.postgres) as conn:
             sessions.purge_expired(conn)
             audit_log.purge_old_entries(conn, self._to.settings.audit_keep)
+
+
+def sample_memory_forever(services: Services, stop: Event) -> None:
+    """Add samples of Valkey's memory, so that a forecast is ready when it is requested. In a thread of its own, because
+    keys must be refreshed while Valkey does not respond."""
+    last_error = ""
+    while not stop.is_set():
+        error = ""
+        try:
+            services.read_memory()
+        except Exception as failure:
+            error = str(failure) or type(failure).__name__
+        if error and error != last_error:
+            log.warning("could not sample Valkey's memory: %s", error, extra={"action": "memory_not_sampled"})
+        last_error = error
+        stop.wait(SAMPLE_EVERY_MS / 1000)
 
 
 def _drain(names: set[str]) -> set[str]:

@@ -174,7 +174,7 @@ def _handle_headrace_error(request: Request, error: HeadraceError) -> JSONRespon
     if status != 503:
         return make_problem_response(status, str(error))
     log.warning("refused %s %s: %s", request.method, _get_logged_path(request), error)
-    return make_problem_response(503, _get_public_detail(error), {"Retry-After": str(RETRY_AFTER_S)})
+    return make_problem_response(503, get_public_detail(error), {"Retry-After": str(RETRY_AFTER_S)})
 
 
 def _make_quota_response(status: int, error: QuotaExceeded) -> JSONResponse:
@@ -186,7 +186,7 @@ def _make_quota_response(status: int, error: QuotaExceeded) -> JSONResponse:
     return make_problem_response(status, str(error), headers, quota=error.quota, limit=error.limit)
 
 
-def _get_public_detail(error: HeadraceError) -> str:
+def get_public_detail(error: HeadraceError) -> str:
     """Return the detail that may be shown.
 
     Driver messages may contain addresses, so the class's default message replaces them; SpillRefused keeps its own,

@@ -19,13 +19,15 @@ from headrace.api.readiness import Readiness
 from headrace.api.ttl_cache import TtlCache
 from headrace.cold.store import NO_LIMITS, ColdLimits
 from headrace.cold.tiers import FAR_MS, KEEP_MS, Tiers
+from headrace.errors import DatabaseUnavailable, HeadraceError, MigrationError
 from headrace.model.names import QueueRef
 from headrace.model.tenant_slots import SlotLimits, TenantSlots
 from headrace.postgres.connect import Pool, open_pool
 from headrace.queue.client import DEFAULT_SHARDS, QueueOptions, SyncClient, read_stored_shards
 from headrace.queue.flow_depths import TierFlowDepth, read_flow_depths
 from headrace.queue.operations import raise_if_unknown
-from headrace.queue.registry import LiveWorkers, read_workers
+from headrace.queue.registry import LiveWorkers, read_stored_plugins, read_workers
+from headrace.queue.server_memory import ServerMemory, read_server_memory
 from headrace.queue.state import QueueState, read_environment, read_state, read_states
 from headrace.settings import AlertsSettings, ApiSettings, QueueSnapshotSettings
 from headrace.snapshot.reader import SnapshotReader, SnapshotReaderOptions
@@ -50,6 +52,8 @@ FAILURES_BURST = 20
 
 FLOW_DEPTHS_CACHE_S = 5.0
 WORKERS_CACHE_S = 1.0
+MEMORY_CACHE_S = 2.0
+PLUGINS_CACHE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -57,12 +61,15 @@ class FlowDepths:
     """Waiting jobs by task, flow and flow type, in each tier."""
 
     warm: list[TierFlowDepth]
-    cold: list[TierFlowDepth]
+    cold: list[TierFlowDepth] | None  # None: PostgreSQL is unavailable
     at_ms: int
+    cold_error: HeadraceError | None = None  # why `cold` is None
 
     def filter(self, where: EnvironmentFilter) -> FlowDepths:
-        warm, cold = ([each for each in tier if where.covers(each.ref.environment)] for tier in (self.warm, self.cold))
-        return FlowDepths(warm, cold, self.at_ms)
+        def keep(tier: list[TierFlowDepth]) -> list[TierFlowDepth]:
+            return [each for each in tier if where.covers(each.ref.environment)]
+
+        return replace(self, warm=keep(self.warm), cold=None if self.cold is None else keep(self.cold))
 
 
 @dataclass(eq=False)
@@ -100,6 +107,12 @@ class Services:
     )
     workers_cache: TtlCache[LiveWorkers] = field(
         init=False, default_factory=lambda: TtlCache[LiveWorkers](WORKERS_CACHE_S)
+    )
+    plugins_cache: TtlCache[dict[QueueRef, str]] = field(
+        init=False, default_factory=lambda: TtlCache[dict[QueueRef, str]](PLUGINS_CACHE_S)
+    )
+    memory_cache: TtlCache[list[ServerMemory]] = field(
+        init=False, default_factory=lambda: TtlCache[list[ServerMemory]](MEMORY_CACHE_S)
     )
     _shards: int | None = field(init=False, default=None)
     _clickhouse: Client | None = field(init=False, default=None)
@@ -194,7 +207,8 @@ class Services:
         return state
 
     def read_flow_depths(self, scope: KeyScope, where: EnvironmentFilter) -> FlowDepths:
-        """Return the waiting jobs of these environments, cached for FLOW_DEPTHS_CACHE_S.
+        """Return the waiting jobs of these environments, cached for FLOW_DEPTHS_CACHE_S; without those in PostgreSQL
+        while it is unavailable.
 
         The whole scope of the key is read once and filtered per request, so that parameters cause no extra reads.
         """
@@ -206,7 +220,18 @@ class Services:
     def _read_all_flow_depths(self, where: EnvironmentFilter) -> FlowDepths:
         at_ms = self.now_ms()
         warm = read_flow_depths(self.valkey, self.shards, where.covers, where.prefix)
-        return FlowDepths(warm, self.tiers.store.list_flow_depths(**where.parts), at_ms)
+        try:
+            return FlowDepths(warm, self.tiers.store.list_flow_depths(**where.parts), at_ms)
+        except (DatabaseUnavailable, MigrationError) as error:
+            return FlowDepths(warm, None, at_ms, error)
+
+    def read_memory(self) -> list[ServerMemory]:
+        """Return the memory of the Valkey servers, cached; adds a sample for forecasts if one is due."""
+        return self.memory_cache.get("memory", lambda: read_server_memory(self.valkey, self.shards, self.queue.caps))
+
+    def read_stored_plugins(self) -> dict[QueueRef, str]:
+        """Return the plugin that last ran jobs of each queue, of all tenants, cached; callers must filter them."""
+        return self.plugins_cache.get("plugins", lambda: read_stored_plugins(self.valkey))
 
     def read_workers(self) -> LiveWorkers:
         """Return the live workers of all tenants, cached; callers must filter them by the key's scope."""

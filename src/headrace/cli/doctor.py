@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from headrace.app.clients import build_queue_options
 from headrace.app.endpoints import probe_version, resolve_endpoints
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.doctor_checks import DoctorCheck
@@ -105,7 +106,7 @@ def _check_servers(settings: Settings) -> Iterator[DoctorCheck]:
         else:
             yield DoctorCheck(server, True, f"{version} at {mask_secret(url)}")
             if server == "redis":
-                yield from check_valkey(url, settings.queue.shards)
+                yield from check_valkey(url, settings.queue.shards, build_queue_options(settings).caps)
                 yield check_bounds(url, settings)
             if server == "postgres":
                 yield (tables := check_postgres_tables(url))

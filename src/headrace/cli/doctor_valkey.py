@@ -1,4 +1,5 @@
-"""Checks of `headrace doctor` on Valkey: quarantined entries, missing tasks, eviction, persistence, stored bounds."""
+"""Checks of `headrace doctor` on Valkey: quarantined entries, missing tasks, eviction, persistence, memory, stored
+bounds."""
 
 from __future__ import annotations
 
@@ -7,21 +8,31 @@ from typing import Any
 
 from headrace.cli.bounds import SETTING_KEYS
 from headrace.cli.doctor_checks import DoctorCheck
-from headrace.cli.formatting import format_size
+from headrace.cli.formatting import format_age, format_size
 from headrace.errors import HeadraceError
 from headrace.queue import keys
 from headrace.queue.bounds import NO_BOUNDS, StoredBounds, read_bounds
 from headrace.queue.client import read_shards
 from headrace.queue.missing_tasks import MissingTaskRecord, read_all_missing_tasks
 from headrace.queue.registry import read_workers
+from headrace.queue.scripts import DEFAULT_CAPS, WarmCaps
+from headrace.queue.server_memory import ServerMemory, read_server_memory
 from headrace.settings import SETTINGS, Settings
 from headrace.valkey.connect import connect, find_node, translate_errors
 
 MAX_NAMED = 5
 """Maximum number of missing tasks that are named."""
 
+MEMORY_WARNING_S = 3600.0
 
-def check_valkey(url: str, given_shards: int | None) -> Iterator[DoctorCheck]:
+FORECAST_UNKNOWN = {
+    "no limit": "no limit, so no forecast",
+    "short window": "no forecast yet: measured for less than two minutes (the API and `headrace snapshot run` measure)",
+    "no growth": "not growing",
+}
+
+
+def check_valkey(url: str, given_shards: int | None, caps: WarmCaps = DEFAULT_CAPS) -> Iterator[DoctorCheck]:
     try:
         with connect(url) as client:
             shards = read_shards(client, given_shards)
@@ -33,6 +44,36 @@ def check_valkey(url: str, given_shards: int | None) -> Iterator[DoctorCheck]:
     yield check_missing_tasks(_read_missing_tasks(url, shards))
     yield check_eviction({str(info["maxmemory_policy"]) for info in infos if "maxmemory_policy" in info})
     yield check_persistence({str(info["aof_enabled"]) for info in infos if "aof_enabled" in info})
+    yield from _check_memory(url, shards, caps)
+
+
+def _check_memory(url: str, shards: int, caps: WarmCaps) -> Iterator[DoctorCheck]:
+    try:
+        with connect(url) as client:
+            servers = read_server_memory(client, shards, caps)
+    except HeadraceError as error:
+        yield DoctorCheck("redis memory", False, "unknown", str(error))
+        return
+    yield from map(check_memory, servers)
+
+
+def check_memory(server: ServerMemory) -> DoctorCheck:
+    """Check the memory of a server. It fails if maxmemory is reached within MEMORY_WARNING_S, because new jobs are
+    refused then. At the cap of Headrace, new jobs wait in PostgreSQL instead."""
+    check = f"redis memory, shards {server.name}"
+    forecast = server.forecast
+    used = "usage not reported" if server.used_bytes is None else f"{format_size(server.used_bytes)} used"
+    most = "no maxmemory" if server.max_bytes is None else f"maxmemory {format_size(server.max_bytes)}"
+    full_in_s = forecast.full_in_s
+    if full_in_s is None:
+        return DoctorCheck(check, True, f"{used}, {most}; {FORECAST_UNKNOWN[forecast.unknown or 'no growth']}")
+    reached = "reached" if not full_in_s else f"reached in {format_age(int(full_in_s * 1000))} at the current growth"
+    found = f"{used}, {most}; {forecast.limit} {reached}"
+    if forecast.limit == "maxmemory":
+        advice = "Add memory, add workers, or lower queue.shard_max_bytes: at maxmemory, new jobs are refused."
+        return DoctorCheck(check, full_in_s > MEMORY_WARNING_S, found, advice)
+    advice = "At queue.shard_max_bytes, new jobs wait in PostgreSQL."
+    return DoctorCheck(check, True, found, advice if full_in_s <= MEMORY_WARNING_S else "")
 
 
 def _read_info(url: str, shards: int) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
@@ -13,8 +12,6 @@ from headrace.cli.maintenance import run_maintenance
 from headrace.runtime.loop import ServiceMetrics
 from headrace.runtime.metrics import MetricFamilies
 from headrace.settings import Settings
-
-log = logging.getLogger(__name__)
 
 Command = Callable[..., Any]
 
@@ -42,10 +39,7 @@ def serve_metrics(
     from headrace.runtime.http_server import serve_metrics
     from headrace.runtime.prometheus import build_process_registry
 
-    host = settings.metrics.host
-    with serve_metrics(port, build_process_registry(*sources), health, host, settings.metrics.token) as chosen:
-        url_host = f"[{host}]" if ":" in host else host
-        log.info("serving metrics on http://%s:%s/metrics", url_host, chosen, extra={"action": "serves_metrics"})
+    with serve_metrics(port, build_process_registry(*sources), health, settings.metrics.host, settings.metrics.token):
         yield
 
 

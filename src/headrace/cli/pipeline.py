@@ -16,6 +16,7 @@ from headrace.app.endpoints import resolve_endpoints
 from headrace.cli import Invocation, pass_invocation
 from headrace.cli.logs import configure_logs
 from headrace.cli.maintenance import run_maintenance
+from headrace.cli.metrics_server import metrics_port_option
 from headrace.cli.remote_write import build_remote_write_options
 from headrace.cli.signals import install_stop_event
 from headrace.cli.spool_options import build_exporter_options, build_send_limit, build_spool_options
@@ -44,15 +45,25 @@ from headrace.settings import Settings
     "oldest event in the streams (oldest), or after the newest event (newest). The old checkpoint is renamed, not "
     "deleted.",
 )
+@metrics_port_option("pipeline.metrics_port")
 @pass_invocation
 def pipeline(
-    invocation: Invocation, master: str | None, trigger: str | None, once: bool, begin: StartFrom | None
+    invocation: Invocation,
+    master: str | None,
+    trigger: str | None,
+    once: bool,
+    begin: StartFrom | None,
+    metrics_port: int | None,
 ) -> None:
     """Run the pipeline: turn metric events into history in ClickHouse.
 
     Reads the events with Spark and writes the history through a spool on disk.
     """
-    settings = invocation.override(pipeline_master=master, pipeline_trigger=trigger).settings
+    settings = invocation.override(
+        pipeline_master=master,
+        pipeline_trigger=trigger,
+        pipeline_metrics_port=metrics_port,
+    ).settings
     configure_logs(settings.log)
     chosen, stop = build_pipeline_options(settings), install_stop_event()
     with _open_problem_reports(settings) as report:
@@ -91,6 +102,7 @@ def build_pipeline_options(settings: Settings) -> PipelineOptions:
         send_timeout_s=settings.spool.send_timeout,
         stop_timeout_s=settings.spool.stop_timeout,
         metrics_port=settings.pipeline.metrics_port,
+        metrics_host=settings.metrics.host,
         metrics_token=settings.metrics.token,
         trigger_s=settings.pipeline.trigger,
         max_events_per_trigger=settings.pipeline.max_events_per_trigger,

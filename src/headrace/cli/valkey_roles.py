@@ -29,7 +29,21 @@ CONNECTION_COMMANDS = frozenset(
 SCRIPT_COMMANDS = frozenset({"eval", "evalsha"})
 
 READ_COMMANDS = frozenset(
-    {"exists", "get", "hget", "hgetall", "hmget", "info", "multi", "exec", "scard", "smembers", "time", "type"}
+    {
+        "exists",
+        "get",
+        "hget",
+        "hgetall",
+        "hmget",
+        "info",
+        "lrange",
+        "multi",
+        "exec",
+        "scard",
+        "smembers",
+        "time",
+        "type",
+    }
     | {"xinfo|groups", "xlen", "xrange", "xrevrange", "zcard", "zcount", "zrange", "zrangebyscore", "zrevrange"}
     | {"zrevrangebyscore", "zscore"}
 )
@@ -146,7 +160,7 @@ def build_worker_role() -> ValkeyRole:
         "Runs jobs of all tenants, maintains shards, moves jobs between Valkey and PostgreSQL.",
         _load(queue_scripts.script, *running, *MOVER_SCRIPTS),
         MOVER_COMMANDS | {"zadd", "zrem"},
-        ["~hr:shards", "%R~hr:metrics:enabled", "~hr:{*}:*", "~hr:workers", "~hr:worker:*"],
+        ["~hr:shards", "%R~hr:metrics:enabled", "~hr:{*}:*", "~hr:workers", "~hr:worker:*", "~hr:plugins"],
     )
 
 
@@ -166,11 +180,11 @@ def build_pipeline_role() -> ValkeyRole:
         "Reads and trims metric events. Has no access to jobs.",
         [
             *_load(queue_scripts.script, "resync"),
-            *_load(lease.script, "acquire_lease", "release_lease", "record_holder"),
+            *_load(lease.script, "acquire_lease", "release_lease", "record_holder", "save_status"),
         ],
         frozenset({"exists", "xrange", "xrevrange", "xtrim", "xinfo|groups", "xgroup|create", "xgroup|setid", "hget"}),
         [
-            *("%R~hr:shards", "~hr:pipeline:lease", "~hr:pipeline:last"),
+            *("%R~hr:shards", "~hr:pipeline:lease", "~hr:pipeline:last", "~hr:pipeline:status"),
             *("~hr:{*}:meta", "~hr:{*}:metrics", "%R~hr:{*}:metrics:enabled"),
             *("%R~hr:{*}:absent", "%R~hr:{*}:queues", "%R~hr:{*}:env:*", "%R~hr:{*}:q:*"),
         ],
@@ -180,9 +194,18 @@ def build_pipeline_role() -> ValkeyRole:
 def build_reader_role(snapshot_prefix: str = SNAPSHOT_PREFIX) -> ValkeyRole:
     names = ("meta", "metrics", "metrics:enabled", "envs", "environments", "queues", "class:*", "env:*", "q:*", "cold")
     more = ("hungry", "buried", "losses", "leases", "scheduled", "expiries", "attempt_expiries")
-    maintained = ("repair", "quarantine", "missing", "mover")
+    maintained = ("repair", "quarantine", "missing", "mover", "memory")
     streams = ("stream:*", "streams", "streams:*", "seen", "seen:*")
-    shared = ("shards", "metrics:enabled", "workers", "worker:*", "pipeline:lease", "pipeline:last")
+    shared = (
+        "shards",
+        "metrics:enabled",
+        "workers",
+        "worker:*",
+        "plugins",
+        "pipeline:lease",
+        "pipeline:last",
+        "pipeline:status",
+    )
     return ValkeyRole(
         "reader",
         "Reads counts and states of queues, workers and snapshots. Reads no payloads, changes nothing.",
@@ -204,7 +227,7 @@ def build_api_role(snapshot_prefix: str = SNAPSHOT_PREFIX) -> ValkeyRole:
         [
             *_load(queue_scripts.script, *queue_scripts.SCRIPTS),
             *_load(snapshot_scripts.script, *snapshot_scripts.SCRIPTS),
-            *_load(lease.script, "renew_lease", "release_lease"),
+            *_load(lease.script, "renew_lease", "release_lease", "add_sample"),
             *_load(stream_scripts.script, "emit_events", "save_report"),
         ],
         MOVER_COMMANDS | {"getrange", "zrem"},

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 
 import pyarrow as pa
@@ -56,6 +56,7 @@ class InsertBlock:
     table: str
     columns: tuple[str, ...]
     arrow_file: bytes
+    rows: int
 
 
 def build_records(table: str, rows: pa.Table, token: str) -> list[NewRecord]:
@@ -101,8 +102,11 @@ class ClickHouseDestination:
     name = "clickhouse"
     dedup_window_blocks = DEDUPLICATION_WINDOW
 
-    def __init__(self, writer: BlockWriter) -> None:
+    def __init__(self, writer: BlockWriter, on_inserted: Callable[[int], None] = lambda _rows: None) -> None:
+        """`on_inserted` is called with the number of rows of each block that ClickHouse acknowledged, also if it
+        recognised the block as a repetition."""
         self._writer = writer
+        self._on_inserted = on_inserted
 
     def get_order(self, record: SpoolRecord) -> SendOrder:
         if record.meta.get(TABLE) != pipeline_batches.TABLE:
@@ -126,6 +130,7 @@ class ClickHouseDestination:
             self._writer.insert(rows.table, rows.columns, rows.arrow_file, batch.token)
         except InsertFailed as error:
             raise to_send_error(error) from error
+        self._on_inserted(rows.rows)
 
     def split(self, record: SpoolRecord, batches: Sequence[SendBatch], refused: int) -> Sequence[NewRecord]:
         cut = _decode_blocks(record)
@@ -188,4 +193,4 @@ def _number_blocks(blocks: Sequence[pa.Table], token: str) -> list[tuple[pa.Tabl
 
 
 def _build_batch(table: str, rows: pa.Table, token: str) -> SendBatch:
-    return SendBatch(InsertBlock(table, tuple(rows.schema.names), to_arrow_file(rows)), token)
+    return SendBatch(InsertBlock(table, tuple(rows.schema.names), to_arrow_file(rows), rows.num_rows), token)

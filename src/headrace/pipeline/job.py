@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import StreamingQueryException
@@ -46,6 +46,7 @@ from headrace.pipeline.positions import (
     retry_while_unavailable,
 )
 from headrace.pipeline.problem_reports import report_problems
+from headrace.pipeline.published_status import InsertRateMeter, PipelineReport, build_report, publish_status
 from headrace.pipeline.remote_write import RemoteWrite, RemoteWriteOptions
 from headrace.pipeline.session import start_session
 from headrace.pipeline.sink import SpoolSink, StoredBatch, marks_from_offsets, parse_shard_marks
@@ -53,7 +54,7 @@ from headrace.pipeline.source import FORMAT, GROUP
 from headrace.runtime.backoff import Backoff
 from headrace.runtime.http_server import serve_metrics
 from headrace.runtime.metrics import MetricFamilies
-from headrace.runtime.prometheus import MetricCollector
+from headrace.runtime.prometheus import build_process_registry
 from headrace.spool.metrics import read_spool_families
 from headrace.spool.spool import Spool
 from headrace.valkey.connect import Valkey
@@ -79,6 +80,7 @@ class PipelineContext:
     exporter: Exporter
     monitor: PipelineMonitor
     remote_write: RemoteWrite | None = None
+    metrics_port: int | None = None  # port of /metrics; None: not served
 
 
 @contextmanager
@@ -92,8 +94,11 @@ def open_pipeline(options: PipelineOptions, *sources: Callable[[], MetricFamilie
     writer = BlockWriter(
         lambda: connect_warehouse(options.clickhouse_url, options.database, int(options.send_timeout_s))
     )
-    exporter = Exporter(spool, ClickHouseDestination(writer), options.exporter, shared=options.send_limit)
+    monitor = PipelineMonitor()
+    destination = ClickHouseDestination(writer, monitor.record_inserted)
+    exporter = Exporter(spool, destination, options.exporter, shared=options.send_limit)
     families: list[Callable[[], MetricFamilies]] = [
+        monitor.families,
         lambda: read_spool_families("pipeline", spool),
         lambda: read_export_families("pipeline", exporter),
         *sources,
@@ -102,18 +107,23 @@ def open_pipeline(options: PipelineOptions, *sources: Callable[[], MetricFamilie
     if options.remote_write is not None:
         remote_write = _open_remote_write(options.remote_write, spool)
         families.append(remote_write.families)
-    pipeline = PipelineContext(options, spool, exporter, PipelineMonitor(), remote_write)
-    pipeline.monitor.registry.register(MetricCollector(families))
+    pipeline = PipelineContext(options, spool, exporter, monitor, remote_write)
+    pages = serve_metrics(
+        options.metrics_port,
+        build_process_registry(*families),
+        lambda: _build_health_response(pipeline),
+        options.metrics_host,
+        options.metrics_token,
+    )
     try:
-        exporter.start()
-        if remote_write is not None:
-            remote_write.start()
-        registry, token = pipeline.monitor.registry, options.metrics_token
-        pages = serve_metrics(options.metrics_port, registry, lambda: _build_health_response(pipeline), token=token)
-        with pages, report_problems(exporter, options.report_problem):
-            yield pipeline
+        with pages as port:
+            exporter.start()
+            if remote_write is not None:
+                remote_write.start()
+            with report_problems(exporter, options.report_problem):
+                yield replace(pipeline, metrics_port=port)
     finally:
-        pipeline.monitor.set_state("stopping")
+        monitor.set_state("stopping")
         exporter.stop(options.stop_timeout_s)
         if remote_write is not None:
             remote_write.close(options.stop_timeout_s)
@@ -154,16 +164,54 @@ def run_pipeline(
         pipeline.monitor.set_state("waiting")
         if not lease.wait(stop):
             return
+        pipeline.monitor.set_state("starting")
         try:
-            begun = find_start_position(pipeline, client, start_from, retry_while_unavailable(lease.find_other_reader))
-            retry_while_unavailable(lease.record_reader)
-            take_resync_request = pipeline.remote_write and pipeline.remote_write.take_resync_request
-            keeping = Housekeeping(client, lease, pipeline.monitor, pipeline.spool, options, take_resync_request)
-            with _open_session(pipeline) as session:
-                run = _run_once if once else _run
-                run(session, pipeline, begun, keeping, stop)
+            with publish_status(client, lease, make_reporter(pipeline)):
+                try:
+                    _read_streams(pipeline, client, lease, start_from, once, stop)
+                finally:
+                    pipeline.monitor.set_state("stopping")  # reported once more before the lease is released
         finally:
             lease.release()
+
+
+def _read_streams(
+    pipeline: PipelineContext,
+    client: Valkey,
+    lease: PipelineLease,
+    start_from: StartFrom | None,
+    once: bool,
+    stop: threading.Event,
+) -> None:
+    """Run the query while this process holds the lease."""
+    begun = find_start_position(pipeline, client, start_from, retry_while_unavailable(lease.find_other_reader))
+    retry_while_unavailable(lease.record_reader)
+    take_resync_request = pipeline.remote_write and pipeline.remote_write.take_resync_request
+    keeping = Housekeeping(client, lease, pipeline.monitor, pipeline.spool, pipeline.options, take_resync_request)
+    with _open_session(pipeline) as session:
+        run = _run_once if once else _run
+        run(session, pipeline, begun, keeping, stop)
+
+
+def make_reporter(pipeline: PipelineContext) -> Callable[[], PipelineReport]:
+    """Return a function that reports the state of this process. It measures rates between its calls."""
+    meter = InsertRateMeter()
+    before = pipeline.exporter.stats()
+    meter.update(pipeline.monitor.read().inserted_rows, before.sent_bytes, before.sent)
+
+    def report() -> PipelineReport:
+        status, export = pipeline.monitor.read(), pipeline.exporter.stats()
+        return build_report(
+            status,
+            pipeline.spool.stats(),
+            export,
+            meter.update(status.inserted_rows, export.sent_bytes, export.sent),
+            problem=pipeline.exporter.problem,
+            metrics_port=pipeline.metrics_port,
+            stream_maxlen=pipeline.options.stream_maxlen,
+        )
+
+    return report
 
 
 class ProgressListener(StreamingQueryListener):

@@ -13,12 +13,16 @@ from typing import Any
 from headrace.export.health import UNHEALTHY_AFTER
 from headrace.runtime.loop import single_value_family
 from headrace.runtime.metrics import DurationHistogram, MetricDeclaration, MetricFamilies, MetricValues
-from headrace.runtime.prometheus import build_registry
 from headrace.warehouse.pipeline_batches import PipelineBatch
 
 BATCHES = MetricDeclaration("headrace_pipeline_batches_total", "counter", "Micro-batches stored in the spool.")
 EVENTS = MetricDeclaration("headrace_pipeline_events_total", "counter", "Metric events read.")
 ROWS = MetricDeclaration("headrace_pipeline_rows_total", "counter", "Rows of history computed from metric events.")
+INSERTED = MetricDeclaration(
+    "headrace_pipeline_inserted_rows_total",
+    "counter",
+    "Rows that ClickHouse acknowledged, including rows about the pipeline and repetitions that it ignored.",
+)
 LOST = MetricDeclaration("headrace_pipeline_lost_events_total", "counter", "Events lost before they could be read.")
 REWINDS = MetricDeclaration(
     "headrace_pipeline_rewinds_total",
@@ -63,6 +67,7 @@ class PipelineStatus:
     last_error: str = ""
     batches: int = 0
     events: int = 0
+    inserted_rows: int = 0  # acknowledged by ClickHouse
     lost_events: int = 0
     rewinds: int = 0
     set_aside: int = 0
@@ -86,13 +91,13 @@ class PipelineMonitor:
         self._failures = MetricValues(FAILURES, ())
         self._seconds = DurationHistogram(BATCH_SECONDS)
         self._phases = MetricValues(PHASES)
-        self.registry = build_registry(self.families)
 
     def families(self) -> MetricFamilies:
         now = self.read()
         yield BATCHES, {(): now.batches}
         yield EVENTS, {(): now.events}
         yield self._rows.read()
+        yield INSERTED, {(): now.inserted_rows}
         yield LOST, {(): now.lost_events}
         yield REWINDS, {(): now.rewinds}
         yield UNREADABLE, {(): now.set_aside}
@@ -129,6 +134,11 @@ class PipelineMonitor:
             now.watermark_ms = batch.watermark_ms
         self._rows.add(batch.rows)
         self._seconds.observe(batch.duration_ms / 1000)
+
+    def record_inserted(self, rows: int) -> None:
+        """Record rows that ClickHouse acknowledged. Called in the threads of the exporter."""
+        with self._lock:
+            self._status.inserted_rows += rows
 
     def record_failure(self, error: str) -> PipelineStatus:
         with self._lock:

@@ -12,6 +12,7 @@ from headrace.pipeline.problem_reports import ReportProblem
 from headrace.pipeline.remote_write import RemoteWriteOptions
 from headrace.pipeline.session import SessionOptions
 from headrace.runtime.backoff import Backoff
+from headrace.runtime.http_server import LOOPBACK
 from headrace.spool.options import SpoolOptions
 
 # The record with a batch's watermark follows the rows of its batch, however many workers send
@@ -34,6 +35,7 @@ class PipelineOptions:
     send_timeout_s: float = 60.0
     stop_timeout_s: float = 30.0
     metrics_port: int | None = None
+    metrics_host: str = LOOPBACK
     metrics_token: str | None = field(default=None, repr=False)
     trigger_s: float = 1.0
     max_events_per_trigger: int = 500_000

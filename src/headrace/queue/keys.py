@@ -42,6 +42,8 @@ All keys of an environment have the hash tag of its shard, so that one script ca
     hr:{0}:missing             hash    queue, tab, task that a worker did not have → first and last deferral (ms),
                                        number of deferrals; 300 at most (lua/missing_tasks.lua)
     hr:{0}:mover               string  name of the mover; expires with its lease
+    hr:{0}:memory              list    samples of the server's memory and the shard's payloads, newest first; expires
+                                       (queue/server_memory.py)
     hr:{0}:env:E               hash    depth, running, limit, burst, bytes and jobs (waiting or running), counted (when
                                        bytes and jobs were last summed from its queues), quota, share, rate_at and
                                        refused:… (see quotas.py), share_indexed (lua/share.lua), cold_id_bytes (size of
@@ -74,8 +76,11 @@ All keys of an environment have the hash tag of its shard, so that one script ca
     hr:metrics:enabled         string  the same flag as in each shard, for shards created later
     hr:pipeline:lease          string  holder of the pipeline lease; expires (pipeline/lease.py)
     hr:pipeline:last           string  last holder of the pipeline lease
+    hr:pipeline:status         hash    last report of the pipeline process: version, at (ms), status (JSON); expires
+                                       (pipeline/published_status.py)
     hr:workers                 zset    worker → when it last reported
     hr:worker:W                string  running tasks of a worker, and the environments it ran tasks for (JSON)
+    hr:plugins                 hash    queue (its part of the key) → plugin of the worker that ran its jobs last
 
 E is org:project:env, Q the queue, J the job id; in each part `%` and `:` are percent-encoded, so that the separator is
 unambiguous. A job in `leases`, `scheduled` and the two sets of expiries is written E:J.
@@ -90,6 +95,7 @@ from headrace.model.names import EnvRef, QueueRef
 SHARDS = "hr:shards"
 METRICS_ENABLED = "hr:metrics:enabled"
 WORKERS = "hr:workers"
+PLUGINS = "hr:plugins"
 
 
 def encode(name: str) -> str:
@@ -178,6 +184,10 @@ def missing(shard: int) -> str:
 
 def mover(shard: int) -> str:
     return prefix(shard) + "mover"
+
+
+def memory(shard: int) -> str:
+    return prefix(shard) + "memory"
 
 
 def env_part(ref: EnvRef | QueueRef) -> str:

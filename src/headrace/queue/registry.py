@@ -1,4 +1,7 @@
-"""Running tasks of all workers. Each worker writes its entry at every heartbeat; entries expire after 30 s."""
+"""Running tasks of all workers. Each worker writes its entry at every heartbeat; entries expire after 30 s.
+
+A worker with a plugin also stores, once per queue, that its plugin ran the queue's jobs: this outlives the worker, so
+that the plugin of a queue is known while the queue is idle."""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, cast
 
-from headrace.errors import NotPermitted
+from headrace.errors import MemoryFull, NotPermitted
 from headrace.model.job import LeasedJob
 from headrace.model.names import EnvRef, QueueRef
 from headrace.queue import keys
@@ -21,6 +25,11 @@ STALE_MS = 30_000
 
 MAX_SERVED = 200
 """Maximum number of (environment, task) pairs that a worker reports as served. The oldest are dropped."""
+
+MAX_STORED_QUEUES = 10_000
+"""Queues that a worker remembers as stored; beyond that it stores them again."""
+
+MAX_STORED_AT_ONCE = 500
 
 
 @dataclass(frozen=True)
@@ -63,9 +72,13 @@ class WorkerRegistration:
         self.worker_id = name or make_process_name()
         self._client = client
         self._served: dict[tuple[str, str, str, str], None] = {}
+        self._stored_queues: set[QueueRef] = set()
+        self._new_queues: dict[QueueRef, None] = {}  # served, and not stored yet
 
     def record_served(self, job: LeasedJob) -> None:
         """Record that this worker runs the task of a job for its environment."""
+        if job.queue not in self._stored_queues and len(self._new_queues) < MAX_STORED_QUEUES:
+            self._new_queues[job.queue] = None
         pair = (job.queue.org, job.queue.project, job.queue.env, job.task)
         if pair not in self._served:
             self._served[pair] = None
@@ -84,6 +97,26 @@ class WorkerRegistration:
         with translate_errors():
             await self._client.set(keys.worker(self.worker_id), json.dumps(entry), px=STALE_MS)
             await self._client.zadd(keys.WORKERS, {self.worker_id: time.time_ns() // 1_000_000})
+        await self.store_plugin(tasks.plugin)
+
+    async def store_plugin(self, plugin: str) -> None:
+        """Store the plugin of queues served for the first time. Queues that could not be stored because memory is full
+        are stored with a later report."""
+        queues = list(islice(self._new_queues, MAX_STORED_AT_ONCE))
+        if queues and plugin:
+            # Not permitted to a user whose permissions were granted for an earlier release.
+            with suppress(MemoryFull, NotPermitted), translate_errors():
+                await self._client.hset(keys.PLUGINS, mapping={keys.queue_part(ref): plugin for ref in queues})
+                self._mark_stored(queues)
+        else:
+            self._mark_stored(queues)
+
+    def _mark_stored(self, queues: Sequence[QueueRef]) -> None:
+        if len(self._stored_queues) + len(queues) > MAX_STORED_QUEUES:
+            self._stored_queues.clear()
+        self._stored_queues.update(queues)
+        for ref in queues:
+            self._new_queues.pop(ref, None)
 
     async def find_provided(self, tasks: Collection[str]) -> set[str]:
         """Return those of the tasks that a live worker has."""
@@ -129,6 +162,16 @@ def read_workers(client: Valkey) -> LiveWorkers:
                 client.zrem(keys.WORKERS, *expired)
     by_pair = {pair: frozenset(names) for pair, names in plugins.items()}
     return LiveWorkers(running, by_pair, frozenset(provided), workers)
+
+
+def read_stored_plugins(client: Valkey) -> dict[QueueRef, str]:
+    """Return the plugin that last ran jobs of each queue, also of idle queues. Malformed entries are skipped."""
+    plugins: dict[QueueRef, str] = {}
+    with translate_errors():
+        for part, plugin in client.hscan_iter(keys.PLUGINS, count=1000):
+            with suppress(ValueError, TypeError):
+                plugins[keys.parse_queue_part(part.decode())] = plugin.decode()
+    return plugins
 
 
 def _parse_task(fields: Any, worker: str) -> ReportedTask | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import socket
 import threading
 from collections.abc import Callable, Generator, Iterable
@@ -20,6 +21,8 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from headrace.errors import HeadraceError, PortTaken
 from headrace.runtime.access import has_token, is_direct_loopback
+
+log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 
@@ -59,14 +62,18 @@ class QuietRequestHandler(WSGIRequestHandler):
 def serve_metrics(
     port: int | None, registry: CollectorRegistry, health: HealthProbe, host: str = LOOPBACK, token: str | None = None
 ) -> Generator[int | None]:
-    """Serve /metrics and /healthz inside this context, and yield the port. Port 0 chooses a free one; None serves
-    nothing. Without a `token`, /metrics is only for direct requests from this machine."""
+    """Serve /metrics and /healthz inside this context, and yield the port, which is also logged. Port 0 chooses a free
+    one; None serves nothing. Without a `token`, /metrics is only for direct requests from this machine."""
     if port is None:
         yield None
         return
     server = _listen(host, port, _build_application(registry, health, token))
     thread = threading.Thread(target=server.serve_forever, name="pages", daemon=True)
     thread.start()
+    url_host = f"[{host}]" if ":" in host else host
+    log.info(
+        "serving metrics on http://%s:%s/metrics", url_host, server.server_port, extra={"action": "serves_metrics"}
+    )
     try:
         yield server.server_port
     finally:

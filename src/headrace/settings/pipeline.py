@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.kinds import Seconds, duration, integer, optional, path, text
-from headrace.settings.declare import setting
+from headrace.settings.declare import METRICS_PORT, setting
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class PipelineSettings:
     )
     metrics_port: int | None = setting(
         None,
-        "Port of the pipeline's /metrics and /healthz, on loopback; none = not served.",
-        optional(integer(1, 65535)),
+        "Port of /metrics and /healthz for `headrace pipeline`; 0 = any free port, none = not served.",
+        METRICS_PORT,
     )
     driver_host: str = setting(
         "127.0.0.1",

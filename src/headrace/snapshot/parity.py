@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from headrace.snapshot.exposition import RenderedFamily
+from headrace.snapshot.memory_families import FULL_IN, USED
+
+VOLATILE = frozenset({USED.name, FULL_IN.name})
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,8 @@ class ParityReport:
 
 
 def compare(snapshot: Iterable[RenderedFamily], direct: Iterable[RenderedFamily]) -> ParityReport:
-    """Compare two sets of families. Ages are compared by the times from which they are computed."""
+    """Compare two sets of families. Ages are compared by the times from which they are computed. Families whose values
+    differ between any two readings are not compared."""
     left, right = collect_values(snapshot), collect_values(direct)
     differences = [
         SeriesDifference(series, left.get(series), right.get(series))
@@ -44,6 +48,8 @@ def collect_values(families: Iterable[RenderedFamily]) -> dict[str, float]:
     """Return the values by series (name with labels)."""
     by_series: dict[str, float] = {}
     for family in families:
+        if family.name in VOLATILE:
+            continue
         for line in family.lines.split("\n")[:-1]:
             series, _, value = line.rpartition(" ")
             by_series[series] = float(value)

@@ -11,9 +11,11 @@ from typing import TypeAlias
 from headrace.model.names import QueueRef
 from headrace.queue.client import read_shards
 from headrace.queue.metrics_flag import read_metrics
+from headrace.queue.server_memory import read_server_memory
 from headrace.queue.state import read_limits, read_states
 from headrace.snapshot import sql_family_reader as database
 from headrace.snapshot.families import InvalidFamily, SnapshotFamily, refuse_duplicates
+from headrace.snapshot.memory_families import MEMORY_FAMILIES, build_memory_families
 from headrace.snapshot.queue_families import (
     GLOBAL_FAMILIES,
     QUEUE_FAMILIES,
@@ -76,7 +78,11 @@ class SnapshotSources:
         self._options = options
         self._serves_own = HEADRACE_PRESET in options.presets
         self._declared = list(load_sql_families(options.presets, None) if declared is None else declared)
-        own = (*QUEUE_FAMILIES, *GLOBAL_FAMILIES, *QUOTA_FAMILIES, *STREAM_FAMILIES) if self._serves_own else ()
+        own = (
+            (*QUEUE_FAMILIES, *GLOBAL_FAMILIES, *QUOTA_FAMILIES, *STREAM_FAMILIES, *MEMORY_FAMILIES)
+            if self._serves_own
+            else ()
+        )
         check_unique_names([*(each.descriptor for each in self._declared), *own])
         self._history = history
         self._client: Client | None = None
@@ -130,6 +136,7 @@ class SnapshotSources:
         live = QueueMetricsInput(states, read_metrics(self._valkey, shards), limits, recent, watermark_s, quotas)
         done.rows += len(states) + len(recent or ())
         done.families += build_queue_families(live, self._options.label_policy)
+        done.families += build_memory_families(read_server_memory(self._valkey, shards))
         if self._streams is not None:
             done.families += self._streams.read()
             done.rows += len(self._streams.groups)

@@ -12,7 +12,8 @@ from headrace.runtime.lease import Lease, LeaseState, boot_clock_s
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import Script, ScriptCall, load_script, run
 
-SCRIPTS = ("acquire_lease", "renew_lease", "release_lease", "record_holder")
+# The last two are no leases, but small values that must be written while memory is full, too.
+SCRIPTS = ("acquire_lease", "renew_lease", "release_lease", "record_holder", "save_status", "add_sample")
 
 
 @cache

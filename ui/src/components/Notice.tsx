@@ -28,6 +28,18 @@ export function EmptyNotice({ title, children }: { title: string; children: Comp
   );
 }
 
+/** Tells that a part of the page is unknown, and why. */
+export function UnknownNotice({ title, children }: { title: string; children: ComponentChildren }) {
+  return (
+    <div class="notice" role="status" data-testid="unknown">
+      <div>
+        <strong>{title}</strong>
+        <p>{children}</p>
+      </div>
+    </div>
+  );
+}
+
 export function LoadingNotice({ children }: { children: ComponentChildren }) {
   return (
     <div class="notice loading" role="status" data-testid="loading">

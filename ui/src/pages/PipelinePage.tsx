@@ -1,11 +1,14 @@
-/** Metrics pipeline: lag, batch times, losses, gaps, and server events. */
+/** Metrics pipeline: its process, memory of Valkey, lag, batch times, losses, gaps, and server events. */
 import { getPipeline } from "../api";
 import type { PipelineBatch, PipelineHealth } from "../apiTypes";
 import { formatCount, formatDuration, formatExact } from "../format";
 import { usePolled, useTitle } from "../polling";
-import { EmptyNotice } from "../components/Notice";
+import { describeReportProblem } from "../pipeline";
+import { EmptyNotice, UnknownNotice } from "../components/Notice";
 import { Gaps } from "../components/pipeline/Gaps";
+import { ProcessStats } from "../components/pipeline/ProcessStats";
 import { ServerEvents } from "../components/pipeline/ServerEvents";
+import { ValkeyMemory } from "../components/pipeline/ValkeyMemory";
 import { Sparkline } from "../components/Sparkline";
 import { Stat, StatRow } from "../components/Stat";
 import { Time } from "../components/Time";
@@ -23,14 +26,28 @@ export function PipelinePage() {
         <h1>Pipeline</h1>
         <p class="quiet">Micro-batches that turn metric events into history, for all tenants.</p>
       </div>
+      {data !== null && <UnknownParts health={data} />}
       <PipelineStats health={data} />
+      <ProcessStats health={data} />
       {data !== null && <ServerEvents events={data.server_events} />}
       <Gaps gaps={data?.gaps ?? []} />
-      {data !== null && data.batches.length === 0 ? (
+      <ValkeyMemory servers={data?.valkey ?? null} />
+      {data?.batches?.length === 0 ? (
         <EmptyNotice title="No batches yet">The pipeline has not finished a batch. The first one takes about 30 seconds after start-up.</EmptyNotice>
       ) : (
         <BatchTable batches={data?.batches ?? []} />
       )}
+    </>
+  );
+}
+
+function UnknownParts({ health: { unavailable, process } }: { health: PipelineHealth }) {
+  const problem = process === null ? "" : describeReportProblem(process);
+  return (
+    <>
+      {unavailable["clickhouse"] && <UnknownNotice title="ClickHouse is unavailable: lag, batches and gaps are unknown">{unavailable["clickhouse"]}</UnknownNotice>}
+      {unavailable["valkey"] && <UnknownNotice title="Valkey is unavailable: process, streams and memory are unknown">{unavailable["valkey"]}</UnknownNotice>}
+      {problem !== "" && <UnknownNotice title="The state of the pipeline process is not current">{problem}</UnknownNotice>}
     </>
   );
 }

@@ -7,7 +7,7 @@ import { serverNow, useLiveQueues } from "../liveQueues";
 import { useClock, usePolled, useTitle } from "../polling";
 import { type Column, filterRows, flowTypes, groupByQueue, joinTiers, orderParam, parseFilter, parseOrder, type QueueRow, sortRows, toggleSort } from "../queueRows";
 import { tenantKey, useSetParams } from "../router";
-import { EmptyNotice } from "../components/Notice";
+import { EmptyNotice, UnknownNotice } from "../components/Notice";
 import { queueColumns } from "../components/queueColumns";
 import { RunningTasks } from "../components/RunningTasks";
 import { VirtualTable } from "../components/VirtualTable";
@@ -41,7 +41,8 @@ export function QueuesPage({ tenant, params }: { tenant: Tenant; params: URLSear
     () => queueColumns({ tenant, grouped, nowMs, plugins: plugins.data ?? {}, states: queues.data?.byKey ?? new Map() }),
     [tenantKey(tenant), grouped, nowMs, plugins.data, queues.data],
   );
-  const total = shown.reduce((sum, row) => sum + row.total, 0);
+  const total = shown.reduce((sum, row) => sum + (row.total ?? row.warm), 0);
+  const coldUnavailable = details.data?.coldUnavailable ?? null;
 
   return (
     <>
@@ -53,6 +54,9 @@ export function QueuesPage({ tenant, params }: { tenant: Tenant; params: URLSear
         </p>
       </div>
       <RunningTasks tenant={tenant} open={params.get("running") === "open"} onToggle={(open) => setParams({ running: open ? "open" : null }, "replace")} />
+      {coldUnavailable !== null && (
+        <UnknownNotice title="PostgreSQL is unavailable: jobs that wait there are unknown">{grouped ? coldUnavailable : `Rows show only jobs in Valkey. ${coldUnavailable}`}</UnknownNotice>
+      )}
       <section class="card list" aria-label="Waiting jobs">
         <div class="toolbar">
           <input

@@ -23,7 +23,8 @@ class ActionQueue(BaseModel):
 
 class DetailedQueues(BaseModel):
     warmQueues: list[ActionQueue]
-    coldQueues: list[ActionQueue]
+    coldQueues: list[ActionQueue] | None = Field(description="Null while PostgreSQL is unavailable: unknown, not none.")
+    coldUnavailable: str | None = Field(description="Why `coldQueues` is null.", examples=[None])
     timestamp: Time = Field(
         description="Time of the reading (cached for up to 5 s).", examples=["2024-12-10T10:05:00Z"]
     )
@@ -49,4 +50,6 @@ class RunningTasks(BaseModel):
     heartbeatThresholdMs: int = Field(
         description="Workers without a heartbeat for this long are omitted.", examples=[30000]
     )
-    truncated: bool = Field(examples=[False])
+    truncated: bool = Field(description="True if there are more tasks after this page.", examples=[False])
+    total: int = Field(description="Number of running tasks on all pages.", examples=[1])
+    next: str | None = Field(description="Cursor of the next page; null on the last.", examples=[None])
