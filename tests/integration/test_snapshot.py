@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.errors import QueueUnavailable
 from headrace.postgres.connect import connect as connect_postgres
+from headrace.snapshot import refresher as refresher_module
 from headrace.snapshot.refresher import STEPS, Refresher
 from headrace.snapshot.sources import SnapshotSources
 from headrace.snapshot.store import SCRIPTS, SnapshotSuperseded, StagingLost, script
@@ -212,6 +215,43 @@ def test_a_refresher_that_dies_leaves_a_whole_snapshot(
     refresher(valkey, live, owner="me").run_once()
     told = scrape(reader(valkey))
     assert (count_waiting(told), told["headrace_queue_metrics_snapshot_version"][()]) == (2, 3)
+
+
+@pytest.mark.parametrize("step", [None, *STEPS])
+def test_the_duration_of_a_refresh_covers_all_its_steps_and_its_failure(
+    valkey: Valkey, live: SnapshotSources, monkeypatch: pytest.MonkeyPatch, step: str | None
+) -> None:
+    """Each step takes ten seconds; the refresh fails after one of them, or not at all."""
+    clock = Clock()
+    monkeypatch.setattr(refresher_module, "time", SimpleNamespace(monotonic=clock))
+
+    def take_ten_seconds(done: str) -> None:
+        clock.now += 10
+        if done == step:
+            raise ValueError(done)
+
+    with nullcontext() if step is None else pytest.raises(ValueError, match=step):
+        refresher(valkey, live, take_ten_seconds).run_once()
+    attempts = store(valkey).read_status().attempts
+    assert attempts.duration_ms == 10_000 * (len(STEPS) if step is None else STEPS.index(step) + 1)
+    assert attempts.error == (step is not None)
+
+
+def test_the_duration_of_a_superseded_refresh_is_recorded(
+    valkey: Valkey, live: SnapshotSources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(refresher_module, "time", SimpleNamespace(monotonic=clock))
+
+    def overtake(done: str) -> None:
+        if done == "verified":
+            valkey.incr(KEYS.number)
+            clock.now += 10
+
+    with pytest.raises(SnapshotSuperseded):
+        refresher(valkey, live, overtake).run_once()
+    attempts = store(valkey).read_status().attempts
+    assert (attempts.duration_ms, attempts.superseded, attempts.error) == (10_000, 1, 0)
 
 
 def test_of_two_refreshers_one_works_until_it_leaves(valkey: Valkey, live: SnapshotSources) -> None:
