@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.autoscale.decide import LoadSource, Observation
+from headrace.autoscale.demand import LoadSource, Observation
 from headrace.autoscale.rate_meter import CounterSample, RateMeter, SourceRates
 from headrace.autoscale.run_times import RunTimeCache
 from headrace.autoscale.stream_observer import StreamObserver
