@@ -1,4 +1,5 @@
-"""Compare wait times and cost under Headrace's scaling rule and others, and measure reading the true depth of a stream.
+"""Compare wait times and cost under Headrace's scaling rule and others, and measure what a decision costs: reading the
+true depth of a stream, and deciding about many environments with limits.
 
 A synthetic day (quiet night and busy day, four bursts, an hour of slow poison jobs, an outage and its aftermath) is
 simulated under each rule: pending work as pressure, doubled beyond 30 s; KEDA's scaler for Redis streams, by pending
@@ -17,26 +18,38 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import median
 from typing import Any
 
 from bench.autoscale_rules import Bounds, Fixed, Keda, Pending
-from bench.report import Bar, finish, note, percentile
-from bench.server import bench_server
+from bench.report import Bar, finish, median_ratio, note, percentile
+from bench.server import UNCAPPED, bench_server
+from headrace.autoscale.autoscaler import decide_dry_run
+from headrace.autoscale.observer import LoadObserver
 from headrace.autoscale.simulation import HeadracePolicy, ScalingPolicy, Simulation, SimulationOptions, SimulationResult
 from headrace.autoscale.worker_types import Scaling, WorkerType
 from headrace.autoscale.workloads import DAY_S, Workload, make_synthetic_workload
+from headrace.model.job import NewJob
+from headrace.model.names import EnvRef, QueueRef
+from headrace.queue.client import SyncClient
 from headrace.streams.depth import read_depth
-from headrace.valkey.connect import Valkey
+from headrace.valkey.connect import Valkey, connect
 
 BARS = (
     Bar("wait_ratio_vs_seed", "<=", 0.5),
     Bar("worker_hours_ratio_vs_fixed", "<=", 0.8),
     Bar("depth_growth_ratio", "<=", 2),
+    Bar("environments_growth_ratio", "<=", 5),
 )
 BOUNDS = Bounds(min=1, max=40, per_worker=5)
 GROUP = "workers"
 PENDING = 200
+SHARDS = 8
+QUEUES_PER_ENVIRONMENT = 5
+GROWTH = 4  # environments of the large server / of the small one
+EVERY_MS = 10_000
 
 
 @dataclass(frozen=True)
@@ -44,9 +57,11 @@ class Size:
     length_s: int = DAY_S
     entries: int = 1_000_000
     reads: int = 2000
+    environments: int = 1000
+    decisions: int = 9
 
 
-QUICK = Size(length_s=DAY_S // 4, entries=100_000, reads=500)
+QUICK = Size(length_s=DAY_S // 4, entries=100_000, reads=500, environments=250, decisions=5)
 
 
 def play(load: Workload, rule: ScalingPolicy, workers: int = 1) -> SimulationResult:
@@ -138,13 +153,51 @@ def depth_cost(size: Size) -> dict[str, float]:
     }
 
 
+def fill_environments(url: str, environments: int) -> None:
+    """Add environments that each have a limit and QUEUES_PER_ENVIRONMENT queues with one waiting job."""
+    with SyncClient(url, replace(UNCAPPED, shards=SHARDS)) as client:
+        for number in range(environments):
+            env = EnvRef("bench", "bench", f"env {number}")
+            client.limits(env, 10)
+            for queue in range(QUEUES_PER_ENVIRONMENT):
+                ref = QueueRef(env.org, env.project, env.env, f"queue {queue}")
+                client.enqueue(ref, NewJob(task="noop", payload=b""))
+
+
+def decision_cost(size: Size) -> dict[str, float]:
+    """Measure one decision, from reading Valkey to the sentence, about queues of environments that all have limits."""
+    worker = WorkerType("bench", queues=("queue 0", "queue 1"), scaling=Scaling(max=1000))
+    counts = {"small": size.environments, "large": size.environments * GROWTH}
+    spent: dict[str, list[float]] = {name: [] for name in counts}
+    observers: dict[str, LoadObserver] = {}
+    with bench_server() as bench:
+        for db, (name, environments) in enumerate(counts.items()):
+            note(f"{environments} environments with limits")
+            fill_environments(bench.url(db), environments)
+            observers[name] = LoadObserver(partial(connect, bench.url(db)), SHARDS)
+        for number in range(size.decisions + 1):  # the first observation measures no rates
+            for name, observer in observers.items():
+                began = time.perf_counter()
+                [decision] = decide_dry_run(observer, [worker], {}, number * EVERY_MS)
+                if number:
+                    assert decision.known, decision.sentence
+                    spent[name].append((time.perf_counter() - began) * 1000)
+    return {
+        "environments": counts["large"],
+        "decision_small_ms": median(spent["small"]),
+        "decision_large_ms": median(spent["large"]),
+        "environments_growth_ratio": median_ratio(spent["large"], spent["small"]),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="./hr bench autoscale", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print only the line of JSON to standard output")
     parser.add_argument("--quick", action="store_true", help="simulate six hours instead of a day; write no record")
     options = parser.parse_args()
     size = QUICK if options.quick else Size()
-    results = {**simulate(make_synthetic_workload("day", size.length_s, rate=4.0)), **depth_cost(size)}
+    load = make_synthetic_workload("day", size.length_s, rate=4.0)
+    results = {**simulate(load), **depth_cost(size), **decision_cost(size)}
     finish("autoscale", results, BARS, json_only=options.json, record=not options.quick)
 
 

@@ -36,6 +36,7 @@ from headrace.snapshot.sql_families import SqlFamily
 from headrace.snapshot.store import SnapshotStore, SnapshotStoreOptions
 
 BARS = (
+    Bar("p99_50_scrapers_ms", "<=", 50),
     Bar("rows_growth_ratio", "<=", 1.2),
     Bar("database_queries", "<=", 0),
     Bar("db_load_ratio", ">=", 10),

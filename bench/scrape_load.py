@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 REQUEST = (
-    b"GET /metrics HTTP/1.1\r\nHost: bench\r\nAccept: application/openmetrics-text;version=1.0.0\r\n"
+    b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: application/openmetrics-text;version=1.0.0\r\n"
     b"Accept-Encoding: gzip\r\n\r\n"
 )
 LENGTH = b"content-length: "

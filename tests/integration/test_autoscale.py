@@ -114,9 +114,9 @@ def test_a_scheduled_job_is_seen_before_it_is_due(
     mails.lease.acquire()
     mails.now_ms = info.due_at_ms - 60_000
     mails.observe_and_decide(0)
-    assert mails.observe_and_decide(30).sentence == "down: no load, 1 → 0"
+    assert mails.observe_and_decide(30).sentence == "Lowered from 1 to 0: no load"
     made = mails.observe_and_decide(12)  # 18 s before it is due
-    assert made.sentence == "up: 0 waiting, 0 running, 0/s arriving, 1 due within 20 s, 0 → 1"
+    assert made.sentence == "Raised from 0 to 1: 0 waiting, 0 running, 0/s arriving, 1 due within 20 s"
     assert made.inputs["sources"][0]["due_soon"] == 1
 
 
@@ -151,7 +151,7 @@ def test_other_tenants_and_queues_do_not_count(world: World, mails: Autoscaling)
     for ref in (QueueRef("globex", "shop", "prod", "emails"), QueueRef("acme", "shop", "prod", "images")):
         world.enqueue(ref, 500, f"{ref.org}-{ref.queue}-")
     mails.observe_and_decide()
-    assert mails.observe_and_decide().sentence == "hold: no load, kept 0"
+    assert mails.observe_and_decide().sentence == "Kept at 0: no load"
 
 
 def test_decisions_hold_while_valkey_is_down(world: World, mails: Autoscaling, pool: Pool) -> None:
@@ -219,7 +219,7 @@ def test_entries_that_wait_for_their_retry_hold_no_slots(valkey: Valkey, valkey_
     [source] = made[-1].inputs["sources"]
     assert (source["depth"], source["running"], source["scheduled"]) == (0, 0, 300)
     assert {each.wanted for each in made} == {1}  # and not none: there is work
-    assert made[-1].sentence == "hold: 0 waiting, 0 running, 0/s arriving, 300 awaiting retry, kept 1"
+    assert made[-1].sentence == "Kept at 1: 0 waiting, 0 running, 0/s arriving, 300 awaiting retry"
     valkey.zadd(retries, dict.fromkeys(cast("list[bytes]", valkey.zrange(retries, 0, -1)), 1))  # their time comes
     due = jobs.observe_and_decide()
     [source] = due.inputs["sources"]
@@ -406,9 +406,11 @@ def cli(tmp_path: Path, valkey_url: str, postgres_url: str) -> Cli:
 def test_run_once_explain_and_status(cli: Cli, world: World) -> None:
     assert "No decisions yet" in cli.run("explain").output
     world.enqueue(REF, 500)
-    assert "0 → 9" in cli.run("run", "--once").output
+    assert "Raised from 0 to 9: 500 waiting" in cli.run("run", "--once").output
     explained = cli.run("explain", "mail").output
     assert "500 wait" in explained
+    assert "needs 83.3 slots, 83.3 allowed by limits and pauses; running workers: unknown" in explained
+    assert "queue emails in acme / shop / prod: 500 waiting, 0 running, 0/s arriving, run time unknown" in explained
     document = json.loads(cli.run("explain", "--json").output.splitlines()[-1])
     assert document["types"]["mail"][0]["inputs"]["sources"][0]["depth"] == 500
     [shown] = json.loads(cli.run("status", "--json").output.splitlines()[-1])["types"]
@@ -431,6 +433,6 @@ def test_a_dry_run_touches_nothing(cli: Cli, world: World, valkey: Valkey, postg
         return rows, {key: valkey.dump(key) for key in valkey.scan_iter("*")}
 
     before = everything()
-    assert "0 → 9" in cli.run("run", "--dry-run", "--once").output
+    assert "Raised from 0 to 9" in cli.run("run", "--dry-run", "--once").output
     assert everything() == before
     assert before[0] == [[], [], []]

@@ -14,7 +14,8 @@ from headrace.api.access import GLOBAL_SCOPE, AccessLevel, KeyScope
 from headrace.api.routes import autoscale as routes
 from headrace.api.services import Services
 from headrace.autoscale import records
-from headrace.autoscale.decide import Decision, LoadSource, Observation, ScalingState, decide
+from headrace.autoscale.decide import Decision, ScalingState, decide
+from headrace.autoscale.demand import LoadSource, Observation
 from headrace.autoscale.worker_types import Scaling, WorkerType
 from headrace.postgres.connect import Pool, open_pool, transaction
 from tests.access import client_with_key

@@ -46,12 +46,12 @@ def wait_for_messages(workers: WebhookWorkers, receiver: Receiver, n: int) -> li
 
 def test_a_number_is_sent_once_signed_and_with_its_reason(workers: WebhookWorkers, receiver: Receiver) -> None:
     for _ in range(3):
-        workers.scale(4, "up: much to do, 2 → 4")
+        workers.scale(4, "Raised from 2 to 4: much to do")
     [got] = wait_for_messages(workers, receiver, 1)
     assert got.is_signed_with(SECRET)
     assert got.headers["x-headrace-delivery"] == got.document["id"]
     assert (got.document["type"], got.document["wanted"]) == ("mail", 4)
-    assert got.document["sentence"] == "up: much to do, 2 → 4"
+    assert got.document["sentence"] == "Raised from 2 to 4: much to do"
     workers.scale(5)
     assert [each.document["wanted"] for each in wait_for_messages(workers, receiver, 2)] == [4, 5]
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import anyio.to_thread
 import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -21,7 +22,9 @@ from headrace.api.services import Services
 from headrace.settings import QueueSnapshotSettings
 from headrace.snapshot import reader
 from headrace.snapshot.queue_families import ALL, TenantLabelPolicy
+from headrace.snapshot.reader import SnapshotReader
 from headrace.snapshot.sources import SnapshotSources
+from headrace.snapshot.store import SnapshotStore
 from headrace.valkey.connect import Valkey
 from tests.access import local_client
 from tests.conftest import ODD_NAMES
@@ -29,7 +32,8 @@ from tests.operating import NOBODY, Server
 from tests.ports import reserved_port
 from tests.programs import find_tool
 from tests.prometheus import Prometheus
-from tests.snapshots import REF, enqueue, family, load_families_from, parse_samples, refresher, sources
+from tests.snapshots import REF, Clock, enqueue, family, load_families_from, parse_samples, refresher, sources
+from tests.snapshots import reader as make_reader
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "reference" / "snapshot-metrics.md").read_text("utf-8")
 OLD_IS_FINE = QueueSnapshotSettings(max_staleness=86400.0)
@@ -115,6 +119,24 @@ def test_the_page_compressed_and_not(without_databases: Services) -> None:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             plain = parse_samples(answer.read().decode())
     assert packed["headrace_queue_jobs"] == plain["headrace_queue_jobs"]
+
+
+@pytest.mark.usefixtures("published")
+def test_a_scrape_of_a_current_page_needs_neither_valkey_nor_a_thread(
+    without_databases: Services, valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of the reader stands still, so that the page stays current."""
+    without_databases.snapshot_reader = make_reader(valkey, Clock(), poll_every_s=1.0, max_staleness_s=86400.0)
+    api = local_client(without_databases)
+    first = page(api)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a scrape of a current page used a thread")
+
+    monkeypatch.setattr(anyio.to_thread, "run_sync", refuse)
+    monkeypatch.setattr(SnapshotStore, "read_status", refuse)
+    monkeypatch.setattr(SnapshotReader, "submit_page", refuse)
+    assert {page(api) for _ in range(3)} == {first}
 
 
 @pytest.mark.parametrize("accept", ["application/openmetrics-text;version=x.y", "text/plain;version=,", ";;,="])

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
 from headrace.embedded.valkey import EmbeddedValkey
 from headrace.errors import QueueUnavailable
 from headrace.postgres.connect import connect as connect_postgres
+from headrace.snapshot import refresher as refresher_module
 from headrace.snapshot.refresher import STEPS, Refresher
 from headrace.snapshot.sources import SnapshotSources
 from headrace.snapshot.store import SCRIPTS, SnapshotSuperseded, StagingLost, script
@@ -213,6 +217,43 @@ def test_a_refresher_that_dies_leaves_a_whole_snapshot(
     assert (count_waiting(told), told["headrace_queue_metrics_snapshot_version"][()]) == (2, 3)
 
 
+@pytest.mark.parametrize("step", [None, *STEPS])
+def test_the_duration_of_a_refresh_covers_all_its_steps_and_its_failure(
+    valkey: Valkey, live: SnapshotSources, monkeypatch: pytest.MonkeyPatch, step: str | None
+) -> None:
+    """Each step takes ten seconds; the refresh fails after one of them, or not at all."""
+    clock = Clock()
+    monkeypatch.setattr(refresher_module, "time", SimpleNamespace(monotonic=clock))
+
+    def take_ten_seconds(done: str) -> None:
+        clock.now += 10
+        if done == step:
+            raise ValueError(done)
+
+    with nullcontext() if step is None else pytest.raises(ValueError, match=step):
+        refresher(valkey, live, take_ten_seconds).run_once()
+    attempts = store(valkey).read_status().attempts
+    assert attempts.duration_ms == 10_000 * (len(STEPS) if step is None else STEPS.index(step) + 1)
+    assert attempts.error == (step is not None)
+
+
+def test_the_duration_of_a_superseded_refresh_is_recorded(
+    valkey: Valkey, live: SnapshotSources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(refresher_module, "time", SimpleNamespace(monotonic=clock))
+
+    def overtake(done: str) -> None:
+        if done == "verified":
+            valkey.incr(KEYS.number)
+            clock.now += 10
+
+    with pytest.raises(SnapshotSuperseded):
+        refresher(valkey, live, overtake).run_once()
+    attempts = store(valkey).read_status().attempts
+    assert (attempts.duration_ms, attempts.superseded, attempts.error) == (10_000, 1, 0)
+
+
 def test_of_two_refreshers_one_works_until_it_leaves(valkey: Valkey, live: SnapshotSources) -> None:
     first, second = refresher(valkey, live), refresher(valkey, live)
     assert first.run_once() is not None
@@ -395,6 +436,64 @@ def test_scrapes_that_come_together_share_a_page(valkey: Valkey, live: SnapshotS
     assert read.render_body(own, openmetrics=False, gzip=False).endswith(b"\nmine 1\n")
     assert read.render_body(own, openmetrics=True, gzip=False).endswith(b"\nmine 1\n# EOF\n")
     assert len(made) == 3
+
+
+def test_scrapes_that_arrive_while_a_page_is_rendered_share_it(valkey: Valkey, live: SnapshotSources) -> None:
+    refresher(valkey, live).run_once()
+    read, began, may_end, made = reader(valkey), Event(), Event(), list[bytes]()
+
+    def own() -> bytes:
+        began.set()
+        assert may_end.wait(READY_S)
+        made.append(b"mine 1\n")
+        return made[-1]
+
+    first = read.submit_page(own, openmetrics=False, gzip=True)
+    assert began.wait(READY_S)
+    others = [read.submit_page(own, openmetrics=False, gzip=True) for _ in range(50)]
+    may_end.set()
+    assert {each.result(READY_S) for each in others} == {first.result(READY_S)}
+    assert len(made) == 1
+
+
+def test_a_page_is_current_for_250_ms_and_until_valkey_is_due(valkey: Valkey, live: SnapshotSources) -> None:
+    made, clock = refresher(valkey, live), Clock()
+    made.run_once()
+    rarely, often = reader(valkey, clock, poll_every_s=1e9), reader(valkey, clock, poll_every_s=0.1)
+    assert rarely.find_page(openmetrics=False, gzip=False) is None
+    bodies = [each.render_body(bytes, openmetrics=False, gzip=False) for each in (rarely, often)]
+    made.run_once()
+    clock.now += 0.09
+    assert [each.find_page(openmetrics=False, gzip=False) for each in (rarely, often)] == bodies
+    clock.now += 0.02
+    assert rarely.find_page(openmetrics=False, gzip=False) == bodies[0]
+    assert often.find_page(openmetrics=False, gzip=False) is None, "Valkey may have a newer version"
+    assert scrape(often)["headrace_queue_metrics_snapshot_version"] == {(): 2}
+    clock.now += 0.15
+    assert rarely.find_page(openmetrics=False, gzip=False) is None
+
+
+def test_every_process_serves_a_new_version_at_its_next_poll(valkey: Valkey, live: SnapshotSources) -> None:
+    made, clock = refresher(valkey, live), Clock()
+    made.run_once()
+    processes = [reader(valkey, clock, poll_every_s=0.25) for _ in range(3)]
+    for version in (2, 3):
+        assert [scrape(each)["headrace_queue_metrics_snapshot_version"][()] for each in processes] == [version - 1] * 3
+        made.run_once()
+        clock.now += 0.25
+    assert [scrape(each)["headrace_queue_metrics_snapshot_version"][()] for each in processes] == [3] * 3
+
+
+def test_a_page_that_fails_is_rendered_again(valkey: Valkey, live: SnapshotSources) -> None:
+    refresher(valkey, live).run_once()
+    read = reader(valkey)
+
+    def fail() -> bytes:
+        raise ValueError("no metrics")
+
+    with pytest.raises(ValueError, match="no metrics"):
+        read.render_body(fail, openmetrics=False, gzip=False)
+    assert scrape(read)[SERVED] == {(): 1}
 
 
 def test_a_missing_first_snapshot_is_reported(valkey: Valkey) -> None:

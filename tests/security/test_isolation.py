@@ -30,7 +30,8 @@ from headrace.api.rate_limit import RequestRateLimiter
 from headrace.api.routes import alerts as alert_routes
 from headrace.api.services import Services
 from headrace.autoscale import records as autoscale_records
-from headrace.autoscale.decide import LoadSource, Observation, ScalingState, decide
+from headrace.autoscale.decide import ScalingState, decide
+from headrace.autoscale.demand import LoadSource, Observation
 from headrace.autoscale.worker_types import WorkerType
 from headrace.model.names import QueueRef
 from headrace.pipeline.buckets import bucketize

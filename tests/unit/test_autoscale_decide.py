@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.autoscale.decide import Decision, LoadSource, Observation, ScalingState, ScalingVerb, decide
+from headrace.autoscale.decide import Decision, ScalingState, ScalingVerb, decide
+from headrace.autoscale.demand import LoadSource, Observation
 from headrace.autoscale.worker_types import Scaling, WorkerType
 
 NOON = 1_800_014_580_000  # 12:03 UTC
@@ -186,9 +188,13 @@ def test_steady_load_does_not_flap(seed: int) -> None:
 @given(TYPES, OBSERVATIONS, STATES)
 def test_every_decision_explains_itself(type_: WorkerType, observation: Observation, state: ScalingState) -> None:
     made = decide(type_, observation, state, NOON)
-    assert made.sentence.startswith(f"{made.verb}: ")
-    assert made.sentence.endswith(f"kept {made.wanted}" if made.verb == ScalingVerb.HOLD else f"→ {made.wanted}")
-    assert "\n" not in made.sentence
+    outcome = {
+        ScalingVerb.HOLD: f"Kept at {made.wanted}",
+        ScalingVerb.UP: f"Raised from {made.current} to {made.wanted}",
+        ScalingVerb.DOWN: f"Lowered from {made.current} to {made.wanted}",
+    }[made.verb]
+    assert re.fullmatch(rf"{outcome}: \S.*\S", made.sentence)
+    assert "; ;" not in made.sentence
 
 
 # --- Cases -----------------------------------------------------------------------------------------
@@ -218,7 +224,10 @@ def test_age_doubles_the_pressure() -> None:
         for age in (30.0, 30.1)
     )
     assert (young.wanted, old.wanted) == (10, 20)
-    assert "demand doubled for waits over 30 s" in old.sentence
+    assert old.sentence == (
+        "Raised from 1 to 20: the oldest job waits for 30 s, more than 30 s: demand doubled; "
+        "6000 waiting (oldest 30 s), 0 running, 0/s arriving"
+    )
 
 
 def test_no_more_workers_than_jobs() -> None:
@@ -231,13 +240,19 @@ def test_no_more_workers_than_jobs() -> None:
 def test_a_limit_caps_what_is_useful() -> None:
     made = decide(worker(max=50), make_observation(source(depth=100_000, limit=25)), make_settled_state(1), NOON)
     assert made.wanted == 3
-    assert "limits and pauses allow 25 to run" in made.sentence
+    assert made.sentence == (
+        "Raised from 1 to 3: 100000 waiting, 0 running, 0/s arriving; the limit of emails allows 25 at once"
+    )
+    kept = decide(worker(max=50), make_observation(source(depth=100_000, limit=25)), make_settled_state(3), NOON)
+    assert kept.sentence.startswith("Kept at 3: the limit of emails allows 25 at once; 100000 waiting")
 
 
 def test_a_limit_of_the_environment_is_shared() -> None:
     deep = source(depth=100_000, env="e")
     made = decide(worker(max=50), make_observation(deep, deep, env_slots={"e": 40}), make_settled_state(1), NOON)
     assert made.wanted == 4
+    kept = decide(worker(max=50), make_observation(deep, deep, env_slots={"e": 40}), made.state, NOON)
+    assert kept.sentence.startswith("Kept at 4: the limit of e leaves 40 slots; 200000 waiting")
 
 
 def test_a_paused_queue_keeps_one_worker() -> None:
@@ -245,16 +260,71 @@ def test_a_paused_queue_keeps_one_worker() -> None:
     assert made.wanted == 1
 
 
+def test_the_cause_comes_first() -> None:
+    """The pause is why there are no more workers, so it comes before the load."""
+    emails = source(depth=1, running=1, arrivals_per_s=2.0, service_s=0.5)
+    reports = replace(source(depth=238, paused=True, age_s=21.0), name="queue reports")
+    made = decide(worker(min=1), make_observation(emails, reports), make_settled_state(1), NOON)
+    assert made.sentence == (
+        "Kept at 1: 238 of 239 waiting jobs are in reports, which is paused; "
+        "239 waiting (oldest 21 s), 1 running, 2/s arriving"
+    )
+
+
+@pytest.mark.parametrize(
+    ("depths", "share"),
+    [
+        ([1], "the only waiting job is in q0, which is paused"),
+        ([5, 3], "all 8 waiting jobs are in q0 and q1, which are paused"),
+        ([1, 2, 3, 4, 5], "all 15 waiting jobs are in q4, q3, q2 and 2 more, which are paused"),
+    ],
+)
+def test_paused_queues_are_named(depths: list[int], share: str) -> None:
+    sources = [replace(source(depth=depth, paused=True), name=f"queue q{at}") for at, depth in enumerate(depths)]
+    made = decide(worker(), make_observation(*sources), make_settled_state(1), NOON)
+    assert made.sentence.startswith(f"Kept at 1: {share}; ")
+
+
+def test_a_queue_is_named_with_its_environment_if_there_are_several() -> None:
+    sources = [source(depth=9, paused=True, env="acme / shop / prod"), source(env="acme / shop / test")]
+    made = decide(worker(), make_observation(*sources), make_settled_state(1), NOON)
+    assert "all 9 waiting jobs are in emails in acme / shop / prod, which is paused" in made.sentence
+
+
+def test_a_pause_is_not_the_cause_of_more_workers() -> None:
+    reports = replace(source(depth=1, paused=True), name="queue reports")
+    made = decide(worker(max=50), make_observation(source(depth=6000), reports), make_settled_state(1), NOON)
+    assert made.sentence == (
+        "Raised from 1 to 10: 6001 waiting, 0 running, 0/s arriving; "
+        "1 of 6001 waiting jobs is in reports, which is paused"
+    )
+
+
+def test_bounds_are_named_as_the_cause() -> None:
+    most = decide(worker(max=4), make_observation(source(depth=6000)), make_settled_state(4), NOON)
+    assert most.sentence == "Kept at 4: 10 needed, but max is 4; 6000 waiting, 0 running, 0/s arriving"
+    least = decide(worker(min=2), make_observation(source()), make_settled_state(2), NOON)
+    assert least.sentence == "Kept at 2: min is 2; no load"
+
+
+def test_a_cooldown_is_named_before_the_load() -> None:
+    state = replace(make_settled_state(1), up_ms=NOON - 4 * SECOND)
+    made = decide(worker(max=20), make_observation(source(depth=6000)), state, NOON)
+    assert made.sentence == (
+        "Kept at 1: 10 needed, scale-up cooldown ends in 6 s; 6000 waiting, 0 running, 0/s arriving"
+    )
+
+
 def test_unknown_holds_and_says_since_when() -> None:
     lag = source(depth=None, unknown="lag of group workers")
     first = decide(worker(max=50), make_observation(lag), make_settled_state(4), NOON)
     later = decide(worker(max=50), make_observation(lag), first.state, NOON + 600 * SECOND)
-    assert first.sentence == later.sentence == "hold: lag of group workers unknown since 12:03, kept 4"
+    assert first.sentence == later.sentence == "Kept at 4: lag of group workers unknown since 12:03"
 
 
 def test_unknown_starts_one_worker() -> None:
     made = decide(worker(), make_observation(unknown="state of the queues"), make_settled_state(0), NOON)
-    assert made.sentence == "up: state of the queues unknown since 12:03 and there may be work, 0 → 1"
+    assert made.sentence == "Raised from 0 to 1: state of the queues unknown since 12:03, and there may be work"
 
 
 def test_known_work_raises_whatever_else_is_unknown() -> None:
@@ -265,6 +335,7 @@ def test_known_work_raises_whatever_else_is_unknown() -> None:
         NOON,
     )
     assert (made.verb, made.wanted) == (ScalingVerb.UP, 10)
+    assert made.sentence == "Raised from 2 to 10: the known load needs 10; lag unknown since 12:03"
 
 
 def test_to_zero_when_nothing_was_needed_for_long_enough() -> None:
@@ -272,13 +343,13 @@ def test_to_zero_when_nothing_was_needed_for_long_enough() -> None:
     made = run(worker(settle_s=300.0), [(NOON - 10 * SECOND, make_observation(source(depth=5))), *idle])
     zero = next(each for each in made if each.wanted == 0)
     assert zero.at_ms >= NOON + 290 * SECOND
-    assert zero.sentence == "down: no load, 1 → 0"
+    assert zero.sentence == "Lowered from 1 to 0: no load"
 
 
 def test_switched_off_changes_nothing() -> None:
     off = replace(worker(), enabled=False)
     made = decide(off, make_observation(source(depth=6000)), make_settled_state(3), NOON)
-    assert made.sentence == "hold: disabled, kept 3"
+    assert made.sentence == "Kept at 3: disabled"
 
 
 @pytest.mark.parametrize(("current", "wanted"), [(99, 10), (0, 2)])
@@ -304,7 +375,7 @@ def test_a_decision_about_very_many_queues_keeps_those_that_matter() -> None:
 def test_a_job_that_is_due_soon_needs_a_worker_before_it_waits() -> None:
     made = decide(worker(min=0), make_observation(source(due_soon=1), horizon_s=20), make_settled_state(0), NOON)
     assert (made.verb, made.wanted) == (ScalingVerb.UP, 1)
-    assert made.sentence == "up: 0 waiting, 0 running, 0/s arriving, 1 due within 20 s, 0 → 1"
+    assert made.sentence == "Raised from 0 to 1: 0 waiting, 0 running, 0/s arriving, 1 due within 20 s"
 
 
 def test_a_worker_is_kept_for_a_job_that_is_due_soon() -> None:
@@ -326,4 +397,4 @@ def test_due_times_that_are_not_known_change_nothing() -> None:
     unknown = source(due_soon=None, unknown="due times of queue emails in PostgreSQL")
     made = decide(worker(min=0), make_observation(unknown), make_settled_state(3), NOON)
     assert (made.verb, made.wanted, made.known) == (ScalingVerb.HOLD, 3, False)
-    assert made.sentence == "hold: due times of queue emails in PostgreSQL unknown since 12:03, kept 3"
+    assert made.sentence == "Kept at 3: due times of queue emails in PostgreSQL unknown since 12:03"

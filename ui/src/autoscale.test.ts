@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Decision } from "./apiTypes";
-import { describeScope, describeWork, readSources, toSteps } from "./autoscale";
+import { describeScope, describeWork, readDemand, readSources, toSteps } from "./autoscale";
 import { at } from "./fixtures";
 
 function decision(seconds: number, wanted: number, workers: number | null = null): Decision {
@@ -27,6 +27,11 @@ it("reads the inputs of a decision and ignores unknown ones", () => {
     { name: "emails", depth: 3, running: null, arrivalsPerS: 0.5, serviceMs: 250, ageMs: null, paused: true, unknown: "Valkey" },
   ]);
   expect(readSources({ inputs: {} })).toEqual([]);
+});
+
+it("reads the demand of a decision, if it was estimated", () => {
+  expect(readDemand({ inputs: { slots: 45.25, allowed: 25 } })).toEqual({ slots: 45.25, allowed: 25 });
+  expect(readDemand({ inputs: { slots: 45.25 } })).toBeNull();
 });
 
 describe("the chart of decisions", () => {

@@ -41,6 +41,12 @@ export function readSources({ inputs }: Pick<Decision, "inputs">): Source[] {
     }));
 }
 
+/** Return the slots that the load needed and those that limits and pauses allowed; null if they were not estimated. */
+export function readDemand({ inputs }: Pick<Decision, "inputs">): { slots: number; allowed: number } | null {
+  const [slots, allowed] = [toNumber(inputs["slots"]), toNumber(inputs["allowed"])];
+  return slots === null || allowed === null ? null : { slots, allowed };
+}
+
 /** Return the number of running workers when the decision was made; null if unknown. */
 export function readWorkerCount({ inputs }: Pick<Decision, "inputs">): number | null {
   return toNumber(inputs["workers"]);

@@ -71,8 +71,8 @@ AUTHENTICATED_ROUTERS: list[APIRouter] = [
 ]
 """Routers whose routes all require a key. New routers belong here."""
 
-SELF_CHECKED_ROUTERS: list[APIRouter] = [session.router, health.router]
-"""Routers whose routes check access themselves."""
+SELF_CHECKED_ROUTERS: list[APIRouter] = [session.router]
+"""Routers whose routes check access themselves, as those of `health` do."""
 
 PUBLIC_ROUTES = frozenset(
     {
@@ -110,6 +110,7 @@ def create_app(services: Services, *sources: Callable[[], MetricFamilies]) -> Fa
     app.add_middleware(RequestMetricsMiddleware, instruments=app.state.instruments)
     app.add_middleware(HeadersMiddleware, settings=services.settings)
     app.add_middleware(ForwardedHeadersMiddleware, trusted=services.settings.trusted_proxies)
+    app.include_router(health.router)  # first: routes are matched in order, and scrapes and probes come most often
     for router in AUTHENTICATED_ROUTERS:
         app.include_router(
             router,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from fastapi import Request
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.api.problems import Problem, make_internal_error_response, make_problem_response
@@ -25,10 +25,20 @@ SECURITY_HEADERS = {
 }
 MAX_OPEN_BODY = 4096
 """Maximum body size in bytes of public routes, which receive a key at most."""
-HSTS = "max-age=31536000"
+HSTS = {"Strict-Transport-Security": "max-age=31536000"}
 """Browsers use HTTPS only, for a year from the last response."""
+NO_STORE = {"Cache-Control": "no-store"}
 UNCACHED_PREFIXES = ("/api/", "/login/", "/readyz", "/healthz", "/metrics", "/openapi.json")
 """Path prefixes of responses that must not be cached; the dashboard's files may be."""
+
+
+def _encode_headers(headers: Mapping[str, str]) -> dict[bytes, bytes]:
+    return {name.lower().encode("latin-1"): value.encode("latin-1") for name, value in headers.items()}
+
+
+ENCODED_SECURITY_HEADERS = _encode_headers(SECURITY_HEADERS)
+ENCODED_HSTS = _encode_headers(HSTS)
+ENCODED_NO_STORE = _encode_headers(NO_STORE)
 
 
 class HeadersMiddleware:
@@ -41,7 +51,7 @@ class HeadersMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_make_headers(scope, self._settings))
+                _set_headers(message, _make_headers(scope, self._settings))
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
@@ -110,11 +120,17 @@ def _describe_too_large(most: int) -> str:
     return f"The body is larger than {most} bytes{setting}. Nothing was done. Send less at a time."
 
 
-def _make_headers(scope: Scope, settings: ApiSettings) -> Mapping[str, str]:
+def _make_headers(scope: Scope, settings: ApiSettings) -> Mapping[bytes, bytes]:
+    """Return the headers of a response, with names in lower case as ASGI requires."""
     spent = scope.get("state", {}).get("rate")
     return {
-        **SECURITY_HEADERS,
-        **({"Strict-Transport-Security": HSTS} if is_secure(scope["scheme"], settings) else {}),
-        **({"Cache-Control": "no-store"} if scope["path"].startswith(UNCACHED_PREFIXES) else {}),
-        **(spent.headers if spent is not None else {}),
+        **ENCODED_SECURITY_HEADERS,
+        **(ENCODED_HSTS if is_secure(scope["scheme"], settings) else {}),
+        **(ENCODED_NO_STORE if scope["path"].startswith(UNCACHED_PREFIXES) else {}),
+        **(_encode_headers(spent.headers) if spent is not None else {}),
     }
+
+
+def _set_headers(message: Message, headers: Mapping[bytes, bytes]) -> None:
+    """Set these headers of a response; they replace those of the same names."""
+    message["headers"] = [pair for pair in message["headers"] if pair[0] not in headers] + [*headers.items()]

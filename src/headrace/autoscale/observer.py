@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.autoscale.decide import LoadSource, Observation
+from headrace.autoscale.demand import LoadSource, Observation
 from headrace.autoscale.rate_meter import CounterSample, RateMeter, SourceRates
 from headrace.autoscale.run_times import RunTimeCache
 from headrace.autoscale.stream_observer import StreamObserver
@@ -196,16 +196,17 @@ def _describe_unknown(ref: QueueRef, rates: SourceRates, due_soon: int | None) -
 
 def compute_env_slots(live: LiveQueues, ours: Collection[QueueRef]) -> dict[str, int]:
     """Return the slots that each environment's limit (× burst) leaves to `ours`, after the running jobs of its other
-    queues."""
-    left: dict[str, int] = {}
-    for env, limits in live.limits.items():
-        if limits.limit is not None and any(ref.environment == env for ref in ours):
-            whole = math.floor(limits.limit * (limits.burst or 1))
-            others = sum(
-                state.running for state in live.states if state.ref.environment == env and state.ref not in ours
-            )
-            left[format_env(env)] = max(0, whole - others)
-    return left
+    queues. Reads each queue and each environment once."""
+    envs = {ref.environment for ref in ours}
+    running_elsewhere = dict.fromkeys(envs, 0)
+    for state in live.states:
+        if state.ref not in ours and state.ref.environment in envs:
+            running_elsewhere[state.ref.environment] += state.running
+    return {
+        format_env(env): max(0, math.floor(limits.limit * (limits.burst or 1)) - running_elsewhere[env])
+        for env, limits in live.limits.items()
+        if limits.limit is not None and env in envs
+    }
 
 
 def format_env(env: EnvRef) -> str:

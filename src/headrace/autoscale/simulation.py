@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Protocol
 
-from headrace.autoscale.decide import LoadSource, Observation, ScalingState, decide
+from headrace.autoscale.decide import ScalingState, decide
+from headrace.autoscale.demand import LoadSource, Observation
 from headrace.autoscale.rate_meter import CounterSample, RateMeter
 from headrace.autoscale.worker_types import WorkerType
 from headrace.autoscale.workloads import Arrival, Workload

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.autoscale.decide import LoadSource, Observation
+from headrace.autoscale.demand import LoadSource, Observation
 from headrace.autoscale.rate_meter import CounterSample, RateMeter, SourceRates
 from headrace.autoscale.worker_types import WorkerType
 from headrace.errors import HeadraceError, NotAStream, ServiceUnavailable, UnknownGroup

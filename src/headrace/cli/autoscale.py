@@ -24,6 +24,7 @@ from headrace.autoscale.stream_observer import StreamObserver
 from headrace.autoscale.webhook_workers import WebhookReceiver, WebhookWorkers
 from headrace.autoscale.worker_types import InvalidWorkerType, WorkerType, read_worker_types
 from headrace.cli import Invocation, build_root_options, pass_invocation
+from headrace.cli.autoscale_inputs import format_inputs
 from headrace.cli.autoscale_simulate import simulate
 from headrace.cli.formatting import ABSENT, escape_control, format_second, format_time
 from headrace.cli.logs import configure_logs
@@ -45,6 +46,8 @@ from headrace.webhook.guard import AddressPolicy
 
 WARM_UP_S = 2.0
 QUERY_TIMEOUT_S = 7
+INDENT = " " * 23
+"""Inputs of a decision begin below its sentence, which follows its time."""
 
 
 @click.group()
@@ -116,6 +119,8 @@ def explain(invocation: Invocation, type_name: str | None, limit: int, changes: 
         click.echo(escape_control(name))
         for each in reversed(decisions):
             click.echo(f"  {format_second(each.decided_at)}  {escape_control(each.sentence)}")
+            for line in format_inputs(each.inputs):
+                click.echo(f"{INDENT}{escape_control(line)}")
     if not found:
         click.echo(_describe_types([]))
 

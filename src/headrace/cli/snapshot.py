@@ -165,7 +165,7 @@ def _build_snapshot_rows(meta: SnapshotMeta | None, status: SnapshotStatus) -> l
         ["version", str(meta.version)],
         ["generated at", format_time(int(meta.generated_at_unix * 1000))],
         ["age", f"{status.now_s - meta.generated_at_unix:.1f} s"],
-        ["refresh time", f"{meta.aggregation_duration_ms} ms"],
+        ["read in", f"{meta.aggregation_duration_ms} ms"],
         ["series", str(meta.series_total)],
         ["rows", str(meta.rows_total)],
         ["size", format_size(meta.bytes)],
@@ -177,6 +177,8 @@ def _build_snapshot_rows(meta: SnapshotMeta | None, status: SnapshotStatus) -> l
 def _build_refresh_rows(status: SnapshotStatus) -> list[list[str]]:
     attempts = status.attempts
     rows = [["refreshes", f"{attempts.ok} ok, {attempts.error} failed, {attempts.superseded} superseded"]]
+    if attempts.duration_ms is not None:
+        rows.append(["last refresh took", f"{attempts.duration_ms} ms"])
     if attempts.error_at_unix is not None:
         rows.append(["last failure", format_time(int(attempts.error_at_unix * 1000))])
         rows.append(["", escape_control(attempts.error_message)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 
 FORWARDED = "x-forwarded"
@@ -29,6 +30,7 @@ def is_direct_loopback(peer: str | None, hosts: Sequence[str], header_names: Ite
     )
 
 
+@lru_cache(maxsize=1024)  # asked at every scrape, about few addresses
 def is_loopback(address: str) -> bool:
     """Return True for an IP address of the loopback interface; False for names."""
     try:

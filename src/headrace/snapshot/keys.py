@@ -4,7 +4,8 @@
 {PREFIX}:number       string  the highest version claimed by a refresher (the fencing token)
 {PREFIX}:lease        string  owner of the refresh lease; expires with it
 {PREFIX}:versions     zset    published versions that are kept; the score is the version number
-{PREFIX}:attempts     hash    counts of outcomes (ok, error, superseded), and the last success and failure
+{PREFIX}:attempts     hash    counts of outcomes (ok, error, superseded), the last success and failure, and the duration
+                              of the last refresh
 {PREFIX}:v12345:data  string  payload (payload.py); never changed once published
 {PREFIX}:v12345:meta  hash    generated_at_unix, source, aggregation_duration_ms, rows_total, series_total, status,
                               checksum, bytes, owner, token

@@ -1,8 +1,10 @@
 """Serve the newest snapshot to scrapes. Reads Valkey only, and each version once.
 
-The status is polled at most every 250 ms, and concurrent scrapes share a page. If Valkey is unreachable or the newest
-version is damaged, the last good version is served with its true age, computed from Valkey's clock as last read plus
-the time since.
+A scrape gets the page of an earlier one while that page is current (`find_page`): it was rendered at most 250 ms ago,
+and Valkey last answered at most 250 ms ago. Otherwise one thread asks Valkey for the newest version and renders a page,
+and all scrapes that arrive meanwhile share it (`submit_page`). If Valkey is unreachable or the newest version is
+damaged, the last good version is served with its true age, computed from Valkey's clock as last read plus the time
+since.
 """
 
 from __future__ import annotations
@@ -26,13 +28,15 @@ log = logging.getLogger(__name__)
 PAGE_CACHE_S = 0.25
 RETRY_S = 1.0
 POLL_WAIT_S = 1.0
-"""How long the scrape that starts a poll waits for it; others serve the loaded version, unless there is none yet."""
+"""How long the page that starts a poll waits for it; others show the loaded version, unless there is none yet."""
 
 
 MAX_FILTERS_KEPT = 64
 """Label filters whose results are kept in memory with a version."""
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
+PageFormat: TypeAlias = tuple[bool, bool]
+"""Whether a page is in OpenMetrics format, and whether it is compressed."""
 
 
 @dataclass(frozen=True)
@@ -101,23 +105,44 @@ class SnapshotReader:
         self._lock = Lock()
         self._threads = ThreadPoolExecutor(1, "snapshot-reader")
         self._polling: Future[None] | None = None
-        self._rendering = Lock()
-        self._pages: dict[tuple[bool, bool], CachedPage] = {}  # by format
+        self._renderer = ThreadPoolExecutor(1, "snapshot-renderer")
+        self._rendering: dict[PageFormat, Future[bytes]] = {}  # pages in progress; only with `_lock`
+        self._pages: dict[PageFormat, CachedPage] = {}
         self._loaded: LoadedSnapshot | None = None
         self._status: PolledStatus | None = None
         self._polled_at = self._due = float("-inf")
         self._unreachable = False
         self._damaged = 0  # the unreadable version; 0: none
 
+    def find_page(self, *, openmetrics: bool, gzip: bool) -> bytes | None:
+        """Return the page of an earlier scrape if it is current, or else None. Never waits."""
+        cached, now = self._pages.get((openmetrics, gzip)), self._clock()
+        is_current = cached is not None and now - cached.made_at < PAGE_CACHE_S and now < self._due
+        return cached.body if cached is not None and is_current else None
+
+    def submit_page(self, own: Callable[[], bytes], *, openmetrics: bool, gzip: bool) -> Future[bytes]:
+        """Return the page in progress, or begin one: the snapshot, the families about it, then `own`, this process's
+        metrics in the same format. Several callers may get the same future, so none may cancel it."""
+        key = (openmetrics, gzip)
+        with self._lock:
+            pending = self._rendering.get(key)
+            if pending is None or pending.done():
+                pending = self._renderer.submit(self._make_page, own, key)
+                self._rendering[key] = pending
+            return pending
+
     def render_body(self, own: Callable[[], bytes], *, openmetrics: bool, gzip: bool) -> bytes:
-        """Return a page: the snapshot, the families about it, then `own`, this process's metrics in the same format."""
+        """Return a page as `find_page` or `submit_page` does, and wait for it."""
+        body = self.find_page(openmetrics=openmetrics, gzip=gzip)
+        return self.submit_page(own, openmetrics=openmetrics, gzip=gzip).result() if body is None else body
+
+    def _make_page(self, own: Callable[[], bytes], key: PageFormat) -> bytes:
         self.refresh()
-        with self._rendering:
-            cached = self._pages.get((openmetrics, gzip))
-            if cached is None or self._clock() - cached.made_at >= PAGE_CACHE_S:
-                cached = CachedPage(self._render(own(), openmetrics, gzip), self._clock())
-                self._pages[openmetrics, gzip] = cached
-            return cached.body
+        pages = self._pages  # a poll that ends meanwhile replaces them, and this page with them
+        cached = pages.get(key)
+        if cached is None or self._clock() - cached.made_at >= PAGE_CACHE_S:
+            cached = pages[key] = CachedPage(self._render(own(), *key), self._clock())
+        return cached.body
 
     def render_filtered_body(self, labels: Labels, *, openmetrics: bool, gzip: bool) -> bytes:
         """Return a page of only the snapshot's samples that have these labels."""
@@ -149,6 +174,7 @@ class SnapshotReader:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False)
+        self._renderer.shutdown(wait=False)
 
     def _poll(self) -> None:
         try:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headrace.errors import HeadraceError
@@ -17,6 +18,7 @@ from headrace.snapshot.parity import compare
 from headrace.snapshot.payload import SnapshotMeta, compute_checksum, encode
 from headrace.snapshot.sources import SnapshotSources
 from headrace.snapshot.store import RefreshClaim, SnapshotStore, SnapshotSuperseded
+from headrace.valkey.connect import ScriptError
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +50,11 @@ class Refresher:
         self._after = after
 
     def run_once(self) -> RefreshResult | None:
-        """Refresh the snapshot; None if another process holds the lease. Failures are recorded in Valkey and raised."""
+        """Refresh the snapshot; None if another process holds the lease. Failures are recorded in Valkey and raised.
+
+        The duration of a refresh is recorded, whatever its outcome. If only the comparison of the shadow mode fails,
+        the version stays published.
+        """
         began = time.monotonic()
         if not self.lease.acquire():
             return None
@@ -56,13 +62,15 @@ class Refresher:
         try:
             self._after("begun")
             meta = self._publish(begun, began)
+            if self._shadow:
+                self._compare(meta)
         except SnapshotSuperseded:
+            self._record_duration(began)
             raise  # not a failure, and already counted by the switch
         except Exception as error:
-            self._record_failure(begun.number, error)
+            self._record_failure(begun.number, error, began)
             raise
-        if self._shadow:
-            self._compare(meta)
+        self._record_duration(began)
         return RefreshResult(meta, time.monotonic() - began)
 
     def _publish(self, begun: RefreshClaim, began: float) -> SnapshotMeta:
@@ -73,7 +81,7 @@ class Refresher:
             version=begun.number,
             generated_at_unix=begun.now_s,
             source=self._sources.source,
-            aggregation_duration_ms=int((time.monotonic() - began) * 1000),
+            aggregation_duration_ms=_measure_ms(began),
             rows_total=reading.rows,
             series_total=sum(len(family.samples) for family in reading.families),
             checksum=compute_checksum(data),
@@ -96,11 +104,26 @@ class Refresher:
             return  # superseded meanwhile
         self._store.record_parity(compare(published[1], read_direct(self._sources)).counts())
 
-    def _record_failure(self, number: int, error: Exception) -> None:
-        try:
-            self._store.record_failure(self.lease.holder, number, str(error))
-        except HeadraceError:
-            log.debug("could not record the failure: Valkey does not answer", extra={"action": "note_failed"})
+    def _record_failure(self, number: int, error: Exception, began: float) -> None:
+        with _log_unrecorded("failure"):
+            self._store.record_failure(self.lease.holder, number, str(error), _measure_ms(began))
+
+    def _record_duration(self, began: float) -> None:
+        with _log_unrecorded("duration"):
+            self._store.record_duration(_measure_ms(began))
+
+
+@contextmanager
+def _log_unrecorded(what: str) -> Generator[None]:
+    """Log an error of Valkey instead of raising it: the outcome of the refresh does not depend on this record."""
+    try:
+        yield
+    except (HeadraceError, ScriptError) as error:
+        log.debug("could not record the %s of a refresh: %s", what, error, extra={"action": "note_failed"})
+
+
+def _measure_ms(began: float) -> int:
+    return int((time.monotonic() - began) * 1000)
 
 
 def read_direct(sources: SnapshotSources) -> list[RenderedFamily]:

@@ -10,7 +10,11 @@ from headrace.snapshot.payload import SnapshotMeta
 from headrace.snapshot.store import RefreshStats
 
 AGE = FamilyDescriptor("headrace_queue_metrics_snapshot_age_seconds", "gauge", "Age of the served snapshot.")
-DURATION = FamilyDescriptor("headrace_queue_metrics_refresh_duration_seconds", "gauge", "Duration of the last refresh.")
+DURATION = FamilyDescriptor(
+    "headrace_queue_metrics_refresh_duration_seconds",
+    "gauge",
+    "Duration of the last refresh, successful or not: reading, writing, verifying and publishing.",
+)
 REFRESHES = FamilyDescriptor(
     "headrace_queue_metrics_refresh_total",
     "counter",

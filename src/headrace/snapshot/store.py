@@ -24,7 +24,7 @@ from headrace.valkey.connect import Valkey, translate_errors
 from headrace.valkey.lease import ValkeyLease
 from headrace.valkey.scripts import Script, ScriptCall, load_script, run
 
-SCRIPTS = ("begin_refresh", "stage", "switch", "record_failure", "read_status")
+SCRIPTS = ("begin_refresh", "stage", "switch", "record_duration", "record_failure", "read_status")
 SUPERSEDED_S = 3600.0
 STAGED_S = 300.0
 """Lifetime of a staged version in seconds: longer than verification and switch take."""
@@ -63,7 +63,7 @@ class RefreshStats:
     ok_at_unix: float | None = None
     error_at_unix: float | None = None
     error_message: str = ""
-    duration_ms: int | None = None
+    duration_ms: int | None = None  # of the last refresh that ended, whatever its outcome: all steps
     parity: Mapping[str, int] | None = None  # shadow mode only
 
 
@@ -123,24 +123,20 @@ class SnapshotStore:
         keys = self._keys
         touched = [keys.current, keys.number, keys.versions, keys.attempts]
         touched += [keys.data(meta.version), keys.meta(meta.version)]
-        superseded_ms, duration_ms = int(SUPERSEDED_S * 1000), meta.aggregation_duration_ms
-        args = [meta.version, meta.bytes, self._options.keep_versions, superseded_ms, keys.key_prefix, duration_ms]
+        superseded_ms = int(SUPERSEDED_S * 1000)
+        args = [meta.version, meta.bytes, self._options.keep_versions, superseded_ms, keys.key_prefix]
         answer = run(self._client, ScriptCall(script("switch"), touched, args, int))
         if answer == 0:
             raise SnapshotSuperseded
         if answer < 0:
             raise StagingLost
 
-    def record_failure(self, owner: str, number: int, message: str) -> None:
-        run(
-            self._client,
-            ScriptCall(
-                script("record_failure"),
-                [self._keys.attempts],
-                [owner, number, truncate_message(message)],
-                _parse_nothing,
-            ),
-        )
+    def record_failure(self, owner: str, number: int, message: str, duration_ms: int) -> None:
+        args = [owner, number, truncate_message(message), duration_ms]
+        run(self._client, ScriptCall(script("record_failure"), [self._keys.attempts], args, _parse_nothing))
+
+    def record_duration(self, duration_ms: int) -> None:
+        run(self._client, ScriptCall(script("record_duration"), [self._keys.attempts], [duration_ms], _parse_nothing))
 
     def record_parity(self, counts: Mapping[str, int]) -> None:
         with translate_errors():

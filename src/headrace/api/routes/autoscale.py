@@ -75,7 +75,7 @@ def show_keda_value(id: Name, caller: CurrentCaller, services: ServicesDep) -> K
     if not known.worker.enabled:
         raise _make_unknown_problem(f"Worker type {id!r} is disabled.")
     if not known.known:
-        raise _make_unknown_problem(f"The wanted number of workers is unknown: {known.sentence}.")
+        raise _make_unknown_problem(f"The wanted number of workers is unknown. {known.sentence}.")
     return present_keda_value(known)
 
 

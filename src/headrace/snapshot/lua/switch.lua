@@ -2,7 +2,7 @@
 --@flags allow-oom
 -- KEYS       current, number, versions, attempts, data, meta
 -- ARGV       version, bytes of data, versions to keep, ms that superseded versions live, prefix of the keys of
---            versions, duration ms
+--            versions
 -- Returns    1 (served), 0 (superseded by a newer one), -1 (the staged version is incomplete)
 local version = tonumber(ARGV[1])
 local current = tonumber(string.sub(redis.call('GET', KEYS[1]) or '', 2)) or 0
@@ -21,7 +21,7 @@ redis.call('PERSIST', KEYS[6])
 redis.call('SET', KEYS[1], 'v' .. ARGV[1])
 redis.call('ZADD', KEYS[3], version, 'v' .. ARGV[1])
 redis.call('HINCRBY', KEYS[4], 'ok', 1)
-redis.call('HSET', KEYS[4], 'ok_at_unix', redis.call('TIME')[1], 'duration_ms', ARGV[6])
+redis.call('HSET', KEYS[4], 'ok_at_unix', redis.call('TIME')[1])
 
 for rank, name in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1, 'REV')) do
   local data, meta = ARGV[5] .. name .. ':data', ARGV[5] .. name .. ':meta'

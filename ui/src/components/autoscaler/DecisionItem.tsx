@@ -1,7 +1,7 @@
 /** One decision; expands to the inputs it was based on. */
 import { useState } from "preact/hooks";
 import type { Decision } from "../../apiTypes";
-import { readSources, readWorkerCount, type Source } from "../../autoscale";
+import { readDemand, readSources, readWorkerCount, type Source } from "../../autoscale";
 import { formatCount, formatDuration, formatExact, formatPlural, formatRate } from "../../format";
 import { Time } from "../Time";
 
@@ -27,9 +27,11 @@ export function DecisionItem({ decision }: { decision: Decision }) {
 function Inputs({ decision }: { decision: Decision }) {
   const sources = readSources(decision);
   const workers = readWorkerCount(decision);
+  const demand = readDemand(decision);
   return (
     <div class="letter-detail" data-testid="inputs">
       <p class="quiet">{workers === null ? "Running workers unknown: Headrace does not start them." : `${formatPlural(workers, "worker")} running.`}</p>
+      {demand !== null && <p class="quiet">{`The load needs ${formatSlots(demand.slots)} slots, ${formatSlots(demand.allowed)} allowed by limits and pauses.`}</p>}
       {sources.length > 0 && (
         <table class="table">
           <thead>
@@ -64,6 +66,10 @@ function Inputs({ decision }: { decision: Decision }) {
       {sources.length > MAX_SHOWN && <p class="quiet">{sources.length - MAX_SHOWN} more not shown.</p>}
     </div>
   );
+}
+
+function formatSlots(slots: number): string {
+  return formatExact(Math.round(slots * 10) / 10);
 }
 
 function SourceRow({ source }: { source: Source }) {
