@@ -58,6 +58,7 @@ class DequeuedEntries:
     deleted: int  # retries that were due, but whose entries had been deleted from the stream
     last_id: str  # entries that the group has not received have greater ids; empty: there may be others, too
     next_due_ms: int | None  # time until the next retry is due; None: no entry waits for one
+    last_wake_id: str  # id of the last wake; a greater one means that a retry became due earlier than `next_due_ms`
 
 
 @dataclass(frozen=True)
@@ -188,9 +189,11 @@ def publish(stream: str, maxlen: int, hard_maxlen: int, field: str, values: Iter
 
 
 def _parse_dequeued(answer: list[Any]) -> DequeuedEntries:
-    entries, deleted, last_id, next_due = answer
+    entries, deleted, last_id, next_due, last_wake_id = answer
     next_due_ms = None if next_due < 0 else next_due
-    return DequeuedEntries([_parse_entry(*entry) for entry in entries], deleted, last_id.decode(), next_due_ms)
+    return DequeuedEntries(
+        [_parse_entry(*entry) for entry in entries], deleted, last_id.decode(), next_due_ms, last_wake_id.decode()
+    )
 
 
 def _parse_entry(entry_id: bytes, flat: list[bytes], delivery: int, waited_ms: int) -> LeasedEntry:
