@@ -234,7 +234,7 @@ class StreamWait:
         self._client: AsyncValkey = connect_async(url, longest_wait_s + ANSWER_S)
 
     async def wait(self) -> int | None:
-        after = {self._keys.stream: self._group.last_id, self._keys.wake: self._group.last_wake_id}
+        after: dict[Any, Any] = {self._keys.stream: self._group.last_id, self._keys.wake: self._group.last_wake_id}
         with translate_group_errors(self._keys.stream, "*"):
             found: Any = await self._client.xread(after, count=1, block=max(1, int(self._longest_wait_s * 1000)))
         return 0 if found else None
