@@ -34,8 +34,9 @@ def wait_for(job: LeasedJob) -> None:
 
 
 def mail(**fields: Any) -> WorkerType:
-    """Return a worker type for which ages do not count by default, because the test has its own clock."""
-    given: dict[str, Any] = {"queues": (REF.queue,), "org": REF.org, "scaling": Scaling(max=20, age_s=1e6), **fields}
+    """Return a worker type. Its age rule applies as by default: jobs of a queue grow older by the test's own clock, the
+    entries of a stream by the clock of its server."""
+    given: dict[str, Any] = {"queues": (REF.queue,), "org": REF.org, "scaling": Scaling(max=20), **fields}
     return WorkerType("mail", **given)
 
 

@@ -20,9 +20,9 @@ HISTORY = "api/v1/queues/browser%3Ajobs%2Fworkers/metrics?org=default&project=de
 REASON = "The server does not know the lag (entries were deleted or the group was moved)."
 CALM: dict[str, Any] = {
     **{"org": "default", "project": "default", "env": "streams", "group": "workers"},
-    **{"undelivered": 0, "pending": 0, "load": 0, "retrying": 0, "in_backoff": 0, "dead": 0},
+    **{"undelivered": 0, "pending": 0, "load": 0, "retrying": 0, "in_backoff": 0, "dead": 0, "total_messages": 0},
     **{"oldest_undelivered_age_ms": None, "oldest_pending_age_ms": None, "longest_idle_ms": None},
-    **{"consumers": [], "consumers_total": 0, "stuck": 0, "deliveries": {}, "counted": True},
+    **{"consumers": [], "consumers_total": 0, "stuck": 0, "deliveries": {}, "counted": True, "hard_maxlen": 1000},
     **{"reason": None, "unknown_since": None, "measured_at": "2026-01-31T12:00:01Z", "age_ms": 2000, "stale": False},
 }
 
@@ -95,7 +95,7 @@ def test_unknown_numbers_are_shown_as_unknown_not_0(page: Page, dashboard_url: s
     answer_with(
         page,
         stream("calm"),
-        stream("held", pending=12, load=12, stuck=1, consumers=stuck, consumers_total=51),
+        stream("held", pending=12, load=12, stuck=1, consumers=stuck, consumers_total=51, total_messages=950),
         unknown("odd"),
         stream("old", stale=True, age_ms=720_000, undelivered=3, load=3),
     )
@@ -112,6 +112,8 @@ def test_unknown_numbers_are_shown_as_unknown_not_0(page: Page, dashboard_url: s
     rows.filter(has_text="held").get_by_test_id("stream-toggle").click()
     expect(page.get_by_test_id("consumers")).to_contain_text("stuck")
     expect(page.get_by_test_id("stream-detail")).to_contain_text("50 more with fewer pending entries")
+    expect(page.get_by_test_id("stream-facts")).to_contain_text("950 of 1,000")
+    expect(rows.filter(has_text="held")).to_contain_text("nearly full")
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
         assert find_violations(page) == [], scheme

@@ -13,9 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headrace.autoscale import records
-from headrace.autoscale.decide import ScalingVerb
+from headrace.autoscale.decide import Observation, ScalingVerb, estimate_demand
 from headrace.autoscale.lease import AutoscalerFenced
 from headrace.autoscale.observer import DueTimes, LoadObserver
+from headrace.autoscale.stream_observer import StreamObserver
 from headrace.autoscale.worker_types import Scaling, WorkerType
 from headrace.cli.main import headrace
 from headrace.errors import DatabaseUnavailable
@@ -27,7 +28,7 @@ from headrace.queue.scripts import WarmCaps
 from headrace.queue.state import read_states
 from headrace.streams.keys import GroupKeys
 from headrace.streams.scripts import GroupStubs
-from headrace.valkey.connect import Valkey
+from headrace.valkey.connect import Valkey, read_server_time_ms
 from headrace.valkey.connect import connect as connect_valkey
 from headrace.valkey.scripts import run
 from tests.autoscaling import NOBODY, REF, Autoscaling, ManualActuator, mail
@@ -95,7 +96,7 @@ def test_jobs_that_wait_in_postgres_count(valkey_url: str, postgres_url: str, po
     assert made.wanted == 1, "600 jobs of an assumed second within a minute are ten at a time"
 
 
-QUICK_DOWN = Scaling(max=20, age_s=1e6, lead_s=10.0, down_cooldown_s=0.0, settle_s=0.0)
+QUICK_DOWN = Scaling(max=20, lead_s=10.0, down_cooldown_s=0.0, settle_s=0.0)
 
 
 @pytest.mark.parametrize("delay_ms", [50_000, 3_600_000])
@@ -129,6 +130,17 @@ def test_due_times_are_unknown_while_postgres_is_down(world: World, valkey_url: 
     observer.observe([mail()], {}, 0)
     seen = observer.observe([mail()], {}, 10_000)["mail"]
     assert seen.unknown_reason == "due times of queue emails in PostgreSQL"
+
+
+def test_jobs_that_wait_for_too_long_double_the_demand(world: World, mails: Autoscaling) -> None:
+    mails.observe_and_decide()
+    world.enqueue(REF, 5000)
+    assert not mails.observe_and_decide().inputs["too_old"]
+    after = mails.observe_and_decide(50)
+    assert after.inputs["sources"][0]["age_s"] > 30
+    assert after.inputs["too_old"]
+    assert after.inputs["slots"] == pytest.approx(2 * (5000 / 60 + 5000 / 60 / 0.8))
+    assert "demand doubled for waits over 30 s" in after.sentence
 
 
 def test_limits_and_pauses_are_seen(world: World, mails: Autoscaling) -> None:
@@ -187,7 +199,7 @@ def test_valkey_down_from_the_start_means_one_worker(pool: Pool) -> None:
 
 # --- Streams ---------------------------------------------------------------------------------------
 
-JOBS = WorkerType("jobs", stream="jobs", group="workers", scaling=Scaling(max=20, per_worker=1, age_s=1e6))
+JOBS = WorkerType("jobs", stream="jobs", group="workers", scaling=Scaling(max=20, per_worker=1))
 
 
 def test_a_stream_counts_what_is_undelivered_and_pending(valkey: Valkey, valkey_url: str, pool: Pool) -> None:
@@ -225,6 +237,80 @@ def test_entries_that_wait_for_their_retry_hold_no_slots(valkey: Valkey, valkey_
     [source] = due.inputs["sources"]
     assert (source["depth"], source["scheduled"], source["arrivals_per_s"]) == (300, 0, 5.0)  # in a minute
     assert due.verb == ScalingVerb.UP
+
+
+HOUR_MS = 3_600_000
+
+
+def observe_stream(valkey_url: str, pool: Pool) -> Any:
+    """Return the inputs of a decision about JOBS by the real observer, with known rates."""
+    jobs = Autoscaling(pool, valkey_url, [JOBS])
+    jobs.lease.acquire()
+    jobs.observe_and_decide(0)
+    inputs = jobs.observe_and_decide().inputs
+    jobs.lease.release()
+    return inputs
+
+
+def test_undelivered_entries_that_wait_for_too_long_double_the_demand(
+    valkey: Valkey, valkey_url: str, pool: Pool
+) -> None:
+    valkey.xgroup_create("jobs", "workers", id="0", mkstream=True)
+    added_ms = read_server_time_ms(valkey) - HOUR_MS
+    for number in range(600):
+        valkey.xadd("jobs", {"json": "{}"}, id=f"{added_ms}-{number + 1}")
+    old = observe_stream(valkey_url, pool)
+    assert old["sources"][0]["age_s"] >= 3600
+    assert (old["too_old"], old["slots"]) == (True, pytest.approx(20))
+    valkey.delete("jobs")
+    valkey.xgroup_create("jobs", "workers", id="0", mkstream=True)
+    ahead_ms = read_server_time_ms(valkey) + HOUR_MS  # however slow the machine is, these are not old
+    for number in range(600):
+        valkey.xadd("jobs", {"json": "{}"}, id=f"{ahead_ms}-{number + 1}")
+    new = observe_stream(valkey_url, pool)
+    assert (new["too_old"], new["slots"]) == (False, pytest.approx(10))
+
+
+@pytest.mark.parametrize(
+    ("ours", "idle_s", "gone"),
+    [(True, 3600, True), (True, 20, False), (False, 3600, True), (False, 100, False)],
+    ids=["lease-ended", "lease-held", "stuck", "no-heartbeats"],
+)
+def test_entries_of_a_consumer_that_is_gone_count_as_waiting_for_the_age_rule(
+    valkey: Valkey, valkey_url: str, ours: bool, idle_s: int, gone: bool
+) -> None:
+    """All entries were delivered: without their consumers nothing waits, and nothing runs either."""
+    valkey.xgroup_create("jobs", "workers", id="0", mkstream=True)
+    for _ in range(5):
+        valkey.xadd("jobs", {"json": "{}"})
+    if ours:
+        run(valkey, GroupStubs(GroupKeys("jobs", "workers"), "headrace:one").dequeue(5))
+    else:
+        valkey.xreadgroup("workers", "headrace:one", {"jobs": ">"}, count=5)
+    entries: Any = valkey.xrange("jobs")
+    held = [entry_id for entry_id, _ in entries]
+    # The limits leave a slow machine ten minutes.
+    observer = StreamObserver(lambda: connect_valkey(valkey_url), lease_s=700.0, stuck_after_s=800.0)
+    valkey.xclaim("jobs", "workers", "headrace:one", 0, held[2:3], idle=idle_s * 1000, justid=True)
+    [source] = observer.observe(JOBS, None, read_server_time_ms(valkey)).sources
+    assert (source.depth, source.running) == (0, 5)
+    assert (source.age_s is not None) == gone
+    assert estimate_demand(JOBS.scaling, Observation([source])).too_old == gone
+
+
+def test_a_consumer_that_is_gone_is_seen_behind_many_older_retries(valkey: Valkey, valkey_url: str) -> None:
+    valkey.xgroup_create("jobs", "workers", id="0", mkstream=True)
+    one, two = (GroupStubs(GroupKeys("jobs", "workers"), f"headrace:{name}") for name in ("one", "two"))
+    for _ in range(201):
+        valkey.xadd("jobs", {"json": "{}"})
+    run(valkey, one.nack((each, HOUR_MS) for each in run(valkey, one.dequeue(200)).entries))
+    observer = StreamObserver(lambda: connect_valkey(valkey_url), lease_s=0.0)
+    [before] = observer.observe(JOBS, None, read_server_time_ms(valkey)).sources
+    assert (before.scheduled, before.running) == (200, 0)
+    run(valkey, two.dequeue(1))
+    [source] = observer.observe(JOBS, None, read_server_time_ms(valkey)).sources
+    assert (source.depth, source.running) == (0, 1)
+    assert source.age_s is not None
 
 
 def test_a_stream_that_may_not_be_read_holds_and_stops_no_other_type(

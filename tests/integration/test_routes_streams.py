@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -28,6 +29,7 @@ STUBS: Stubs = OPTIONS.make_stubs()
 RECORD = keys.report(STUBS.find_shard(WATCHED.ref), WATCHED.ref)
 HERE = tenant(WATCHED.ref)
 LIST = "/api/v1/streams"
+HARD_MAXLEN = 1000
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def read(client: Valkey, count: int, by: str) -> None:
 
 
 def watch(client: Valkey, *groups: WatchedGroup, stuck_after_ms: int = 10**9) -> int:
-    return Watcher(client, client, STUBS, groups or [WATCHED], stuck_after_ms).run_once()
+    return Watcher(client, client, STUBS, groups or [WATCHED], stuck_after_ms, HARD_MAXLEN).run_once()
 
 
 def one(stream: str = STREAM, group: str = GROUP) -> str:
@@ -119,6 +121,26 @@ def test_stuck_consumers_come_first_and_there_is_a_bound(group: Valkey, world: W
     assert found["stuck"] == MAX_CONSUMERS + 1
     assert found["consumers"][0]["name"] == "c0"  # of the stuck ones it holds most
     assert all(each["stuck"] for each in found["consumers"])
+
+
+def test_the_length_of_the_stream_is_shown_with_its_limit(group: Valkey, world: World) -> None:
+    add(group, 9)
+    read(group, 5, "one")
+    entries: Any = group.xrange(STREAM)
+    group.xack(STREAM, GROUP, *(entry_id for entry_id, _ in entries[:4]))
+    watch(group)
+    found = get_group(world)
+    assert (found["total_messages"], found["load"], found["hard_maxlen"]) == (9, 5, HARD_MAXLEN)
+
+
+def test_a_report_of_an_earlier_release_has_no_length(group: Valkey, world: World) -> None:
+    add(group, 2)
+    watch(group)
+    status = json.loads(group.hget(RECORD, "seen"))  # pyright: ignore
+    del status["total_messages"], status["hard_maxlen"]
+    group.hset(RECORD, "seen", json.dumps(status))
+    found = get_group(world)
+    assert (found["total_messages"], found["hard_maxlen"], found["undelivered"]) == (None, None, 2)
 
 
 def test_retries_and_dead_letters_of_our_workers_are_shown(valkey: Valkey, world: World) -> None:

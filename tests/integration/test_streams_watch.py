@@ -337,8 +337,10 @@ def test_list_says_what_is_there_and_what_is_unknown(group: Valkey, valkey_url: 
     [found] = document(headrace_streams(valkey_url, "list", "--json"))["streams"]
     assert (found["stream"], found["group"], found["undelivered"], found["load"]) == (STREAM, GROUP, 2, 3)
     assert found["consumers"][0]["name"] == "theirs"
+    assert (found["total_messages"], found["hard_maxlen"]) == (3, 100_000)
     shown = headrace_streams(valkey_url, "list", "--stream", STREAM, "--stream", "text", "--stream", "missing").stdout
     assert [line.split()[:5] for line in shown.splitlines()[1:2]] == [[STREAM, GROUP, "2", "1", "3"]]
+    assert "3/100000" in shown.splitlines()[1]
     assert "not a stream" in shown
     assert "no such stream, or it has no groups" in shown
 

@@ -336,6 +336,59 @@ def test_a_stream_that_cannot_be_served_does_not_affect_others(valkey: Valkey, v
     assert read_depth(valkey, STREAM, GROUP).load == 0
 
 
+RETURNS: dict[str, Callable[[Valkey, LeasedEntry], object]] = {
+    "requeued": lambda client, held: run(client, ALICE.requeue([held])),
+    "failed": lambda client, held: run(client, ALICE.nack([(held, 1)])),
+    "deferred": lambda client, held: run(client, ALICE.defer([EntryDeferral(held, 1, 1)])),
+    "reclaimed": lambda client, held: run(client, ALICE.reclaim(0, FIRST_ID, 10)),
+}
+
+
+@pytest.mark.parametrize("how", RETURNS)
+def test_an_idle_worker_is_woken_by_an_entry_that_another_one_gave_back(
+    valkey: Valkey, valkey_url: str, how: str
+) -> None:
+    """Its longest wait is far longer than the test may take."""
+    tasks, ran = TaskRegistry(), asyncio.Event()
+
+    @tasks.task()
+    async def note(job: LeasedJob) -> None:
+        ran.set()
+
+    async def scenario() -> None:
+        publish(valkey, NewJob("note"))
+        valkey.xgroup_create(STREAM, GROUP, id="0")
+        [held] = take(valkey, ALICE)
+        running = asyncio.create_task(work_until(valkey_url, tasks, ran, replace(FAST, poll_s=3600.0)))
+        await until(lambda: valkey.info("clients")["blocked_clients"] > 0)  # pyright: ignore
+        RETURNS[how](valkey, held)
+        await running
+
+    asyncio.run(scenario())
+    assert stats(valkey)["ack"] == 1
+
+
+def test_a_later_retry_wakes_nobody(group: Valkey) -> None:
+    """Idle workers have a timer for the earlier one, and learn of the next when they dequeue."""
+    publish(group, *(NewJob("note") for _ in range(3)))
+    first, second, third = take(group, ALICE, 3)
+    run(group, ALICE.nack([(first, 500_000)]))
+    woken = run(group, BOB.dequeue(1)).last_wake_id
+    assert woken != FIRST_ID
+    run(group, ALICE.nack([(second, 900_000)]))
+    assert run(group, BOB.reclaim(3_600_000, FIRST_ID, 10)).returned == 0
+    found = run(group, BOB.dequeue(1))
+    assert found.last_wake_id == woken
+    assert found.next_due_ms is not None
+    assert found.next_due_ms <= 500_000
+    run(group, ALICE.nack([(third, 100_000)]))
+    found = run(group, BOB.dequeue(1))
+    assert found.last_wake_id != woken
+    assert found.next_due_ms is not None
+    assert found.next_due_ms <= 100_000
+    assert group.xlen(KEYS.wake) == 1
+
+
 def test_a_job_that_ends_during_the_last_report_is_not_left_to_its_lease(
     valkey: Valkey, valkey_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def test_streams_of_headrace_are_recognised() -> None:
     assert is_headrace_stream("hr:{0}:metrics")
     assert is_headrace_stream(GroupKeys("jobs", "workers").dead)
     assert is_headrace_stream(GroupKeys("jobs", "a:b").samples)
+    assert is_headrace_stream(GroupKeys("jobs", "workers").wake)
     assert not is_headrace_stream("browser:jobs")
     assert not is_headrace_stream("acme:hr:jobs")  # of a department
 

@@ -165,7 +165,7 @@ export function rule(values: Partial<Rule> = {}): Rule {
 export function watchedStream(stream: string, values: Partial<WatchedStream> = {}): WatchedStream {
   return {
     ...{ org: "default", project: "default", env: "streams", queue: `${stream}/workers`, stream, group: "workers" },
-    ...{ undelivered: 0, pending: 0, load: 0, retrying: 0, in_backoff: 0, dead: 0 },
+    ...{ undelivered: 0, pending: 0, load: 0, retrying: 0, in_backoff: 0, dead: 0, total_messages: 0, hard_maxlen: 100_000 },
     ...{ oldest_undelivered_age_ms: null, oldest_pending_age_ms: null, longest_idle_ms: null },
     ...{ consumers: [], consumers_total: 0, stuck: 0, deliveries: {}, counted: true },
     ...{ reason: null, unknown_since: null, measured_at: at(0), age_ms: 1000, stale: false },

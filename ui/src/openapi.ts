@@ -982,6 +982,8 @@ export interface WatchedStream {
   retrying: number | null;
   in_backoff: number | null;
   dead: number | null;
+  total_messages: number | null;
+  hard_maxlen: number | null;
   oldest_undelivered_age_ms: number | null;
   oldest_pending_age_ms: number | null;
   longest_idle_ms: number | null;

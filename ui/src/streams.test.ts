@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { watchedStream } from "./fixtures";
-import { describeDeliveries, describeSummary, explainProblems, groupProblems, oldestAgeMs, sortByProblem } from "./streams";
+import { describeDeliveries, describeLength, describeSummary, explainProblems, groupProblems, oldestAgeMs, sortByProblem } from "./streams";
 
 describe("watched streams", () => {
   it("are sorted by problems, then by load", () => {
@@ -25,6 +25,17 @@ describe("watched streams", () => {
     expect(oldestAgeMs({ oldest_undelivered_age_ms: 5, oldest_pending_age_ms: 9 })).toBe(9);
     expect(oldestAgeMs({ oldest_undelivered_age_ms: 5, oldest_pending_age_ms: null })).toBe(5);
     expect(oldestAgeMs({ oldest_undelivered_age_ms: null, oldest_pending_age_ms: null })).toBeNull();
+  });
+
+  it("are full at the length at which jobs are refused", () => {
+    const length = (total_messages: number | null, counted = true) => groupProblems(watchedStream("long", { total_messages, counted, hard_maxlen: 1000 }));
+    expect(length(799)).toEqual([]);
+    expect(length(800)).toEqual(["nearly full"]);
+    expect(length(1000)).toEqual(["full"]);
+    expect(length(null)).toEqual([]); // reported by an earlier release
+    expect(length(5000, false)).toEqual([]); // other programs may add as many as they like
+    expect(describeLength(10_045, 100_000)).toBe("10,045 of 100,000");
+    expect(describeLength(10_045, null)).toBe("10,045");
   });
 
   it("describe deliveries and the summary", () => {

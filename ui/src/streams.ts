@@ -1,14 +1,27 @@
 /** Order and texts of watched streams. Pure. */
 import type { WatchedStream } from "./apiTypes";
-import { formatAgo, formatDuration, formatPlural } from "./format";
+import { formatAgo, formatDuration, formatExact, formatPlural } from "./format";
 import { queueKey } from "./router";
 
+/** Share of `hard_maxlen` from which a stream counts as nearly full. */
+const NEARLY_FULL = 0.8;
+
+/** Return "full" or "nearly full" for a stream that refuses, or will soon refuse, jobs of Headrace's producers; else null.
+ * Streams that only other programs use have no limit. */
+export function fullness({ counted, total_messages, hard_maxlen }: Pick<WatchedStream, "counted" | "total_messages" | "hard_maxlen">): string | null {
+  if (counted !== true || total_messages === null || hard_maxlen === null) return null;
+  if (total_messages >= hard_maxlen) return "full";
+  return total_messages >= NEARLY_FULL * hard_maxlen ? "nearly full" : null;
+}
+
 /** List the problems of a group, as short tags. */
-export function groupProblems(stream: Pick<WatchedStream, "stale" | "reason" | "stuck">): string[] {
+export function groupProblems(stream: Pick<WatchedStream, "stale" | "reason" | "stuck" | "counted" | "total_messages" | "hard_maxlen">): string[] {
+  const full = fullness(stream);
   return [
     ...(stream.stale ? ["stale"] : []),
     ...(stream.reason === null ? [] : ["incomplete data"]),
     ...(stream.stuck ? [`${stream.stuck} stuck`] : []),
+    ...(full === null ? [] : [full]),
   ];
 }
 
@@ -33,6 +46,11 @@ export function oldestAgeMs(stream: Pick<WatchedStream, "oldest_undelivered_age_
 export function explainProblems({ stale, age_ms, reason }: Pick<WatchedStream, "stale" | "age_ms" | "reason">): string {
   const staleness = stale ? `No watcher updates this group${age_ms === null ? "" : `; last measured ${formatAgo(age_ms)}`}. Is “headrace streams watch” running?` : "";
   return [staleness, reason ?? ""].filter((words) => words !== "").join(" ");
+}
+
+/** Format the length of a stream with its limit: "10,045 of 100,000". The length must be known. */
+export function describeLength(totalMessages: number, hardMaxlen: number | null): string {
+  return hardMaxlen === null ? formatExact(totalMessages) : `${formatExact(totalMessages)} of ${formatExact(hardMaxlen)}`;
 }
 
 /** Format a histogram of delivery counts: "1 time: 11, 3 times: 1". */

@@ -13,11 +13,11 @@ from headrace.errors import HeadraceError, NotAStream, ServiceUnavailable, Unkno
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.streams.depth import COUNT_BOUND
 from headrace.streams.keys import GroupKeys
-from headrace.streams.scripts import FIRST_ID, GroupSnapshot, GroupStubs
+from headrace.streams.scripts import FIRST_ID, RETRY_CONSUMER, GroupSnapshot, GroupStubs
 from headrace.streams.watcher import count_running, find_oldest_ms
 from headrace.valkey.connect import ScriptError, Valkey
 from headrace.valkey.scripts import run
-from headrace.valkey.stream_groups import translate_group_errors
+from headrace.valkey.stream_groups import list_consumers, translate_group_errors
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +39,26 @@ class _Counters:
 
 
 class StreamObserver:
-    def __init__(self, connect: Callable[[], Valkey], window_s: float = 60.0, count_bound: int = COUNT_BOUND) -> None:
+    """Observes stream groups.
+
+    A pending entry counts as waiting, not as running, for the age rule once nothing has touched it for `lease_s` in a
+    group that Headrace's workers serve: they send heartbeats, so its consumer is gone. Other programs send none; there
+    the limit is `stuck_after_s`.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Valkey],
+        window_s: float = 60.0,
+        count_bound: int = COUNT_BOUND,
+        lease_s: float = 60.0,
+        stuck_after_s: float = 300.0,
+    ) -> None:
         self._connect = connect
         self._window_s = window_s
         self._count_bound = count_bound
+        self._lease_s = lease_s
+        self._stuck_after_s = stuck_after_s
         self._client: Valkey | None = None
         self._counters: dict[GroupKeys, _Counters] = {}
 
@@ -52,6 +68,7 @@ class StreamObserver:
             self._client = self._client or self._connect()
             with translate_group_errors(keys.stream, keys.group):
                 snapshot = run(self._client, GroupStubs(keys).snapshot(self._count_bound, FIRST_ID, 1))
+            abandoned_s = self._read_abandoned_s(self._client, keys, snapshot)
         except (HeadraceError, ScriptError) as error:
             log.warning("could not read stream %s: %s", keys.stream, error, extra={"action": "stream_unknown"})
             if isinstance(error, ServiceUnavailable):
@@ -61,12 +78,31 @@ class StreamObserver:
                 "the server returned an error",
             )
             return Observation(workers=workers, unknown=f"lag of group {keys.group} ({why})")
-        return Observation([self._make_source(keys, snapshot, now_ms)], workers=workers)
+        return Observation([self._make_source(keys, snapshot, abandoned_s, now_ms)], workers=workers)
 
-    def _make_source(self, keys: GroupKeys, snapshot: GroupSnapshot, now_ms: int) -> LoadSource:
+    def _read_abandoned_s(self, client: Valkey, keys: GroupKeys, snapshot: GroupSnapshot) -> float | None:
+        """Return how long the longest-abandoned pending entry has been without its consumer; None: none is abandoned.
+
+        The idle times of entries are known for the oldest ones only. A consumer's own idle time is a lower bound for
+        each entry that it holds."""
+        if not count_running(snapshot):
+            return None
+        idle_ms = [
+            each_ms
+            for name, pending, each_ms in list_consumers(client, keys.stream, keys.group)
+            if pending > 0 and name != RETRY_CONSUMER
+        ]
+        longest_s = max(snapshot.longest_idle_ms or 0, *idle_ms, 0) / 1000
+        return longest_s if longest_s >= (self._lease_s if snapshot.counted else self._stuck_after_s) else None
+
+    def _make_source(
+        self, keys: GroupKeys, snapshot: GroupSnapshot, abandoned_s: float | None, now_ms: int
+    ) -> LoadSource:
         known = self._counters.setdefault(keys, _Counters(RateMeter(self._window_s)))
         rates = known.meter.add(_make_sample(known, snapshot, now_ms))
         waits_since = find_oldest_ms(snapshot)
+        # The ids of entries are times of the streams server, so its clock shows their age.
+        waited_s = None if waits_since is None else max(0, snapshot.now_us // 1000 - waits_since) / 1000
         return LoadSource(
             name=f"group {keys.group} of stream {keys.stream}",
             depth=None if snapshot.undelivered is None else snapshot.undelivered + snapshot.due,
@@ -74,7 +110,7 @@ class StreamObserver:
             scheduled=snapshot.waiting - snapshot.due,
             arrivals_per_s=rates.arrivals_per_s,
             service_s=rates.service_s,
-            age_s=None if waits_since is None else max(0, now_ms - waits_since) / 1000,
+            age_s=max((each for each in (waited_s, abandoned_s) if each is not None), default=None),
             unknown=_describe_unknown(keys, snapshot, rates),
         )
 

@@ -166,7 +166,12 @@ def build_observer(settings: Settings, endpoints: Endpoints) -> LoadObserver:
         if endpoints.clickhouse
         else None
     )
-    streams = StreamObserver(lambda: connect_streams(settings), settings.autoscale.window)
+    streams = StreamObserver(
+        lambda: connect_streams(settings),
+        settings.autoscale.window,
+        lease_s=settings.streams.lease,
+        stuck_after_s=settings.streams.stuck_after,
+    )
 
     def read_cold_due(until_ms: float) -> dict[QueueRef, list[float]]:
         with connect_postgres(endpoints.postgres) as conn:

@@ -155,7 +155,12 @@ def _build_history_client(settings: Settings, endpoints: Endpoints) -> Callable[
 
 def _build_streams_source(settings: Settings) -> StreamDepthReader | None:
     groups = list_watched_groups(settings)
-    return StreamDepthReader(lambda: connect_streams(settings), groups) if groups else None
+    if not groups:
+        return None
+    given = settings.streams
+    return StreamDepthReader(
+        lambda: connect_streams(settings), groups, int(given.stuck_after * 1000), given.hard_maxlen
+    )
 
 
 def _build_snapshot_rows(meta: SnapshotMeta | None, status: SnapshotStatus) -> list[list[str]]:

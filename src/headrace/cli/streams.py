@@ -35,7 +35,7 @@ from headrace.valkey.stream_groups import find_streams, list_groups, translate_g
 
 COLUMNS = (
     *("stream", "group", "undelivered", "pending", "load", "oldest", "idle"),
-    *("consumers", "stuck", "dead", "state"),
+    *("consumers", "stuck", "dead", "messages", "state"),
 )
 FIELD_CHARS = 100
 
@@ -73,6 +73,7 @@ class StreamListRow:
     depth: GroupDepth | None = None
     holders: GroupConsumers | None = None
     dead: int | None = None
+    hard_maxlen: int | None = None
     problem: str = ""
 
     @property
@@ -127,7 +128,9 @@ def watch(
     with connect_streams(settings) as source, SyncClient(resolve_endpoints(settings, "redis").redis, options) as target:
         target.check_shards()
         stuck_after_ms = int(settings.streams.stuck_after * 1000)
-        watcher = Watcher(source, target.redis, target.options.make_stubs(), groups, stuck_after_ms)
+        watcher = Watcher(
+            *(source, target.redis, target.options.make_stubs(), groups, stuck_after_ms, settings.streams.hard_maxlen)
+        )
         if not once:
             with serve_loop_metrics(settings, metrics_port, settings.streams.metrics_port, watcher.metrics):
                 watcher.run_forever(install_stop_event(), settings.streams.every)
@@ -265,6 +268,7 @@ def _read_list_row(client: Valkey, settings: Settings, stream: str, group: str) 
             read_depth(client, stream, group),
             read_consumers(client, stream, group, stuck_after_ms=int(settings.streams.stuck_after * 1000)),
             count_dead(client, GroupKeys(stream, group)),
+            settings.streams.hard_maxlen,
         )
     except UnknownGroup:
         return StreamListRow(
@@ -291,7 +295,8 @@ def _format_cells(row: StreamListRow, now_ms: int) -> list[str]:
         *names,
         *("unknown" if count is None else str(count) for count in counts),
         *(format_age(_compute_oldest_age_ms(depth, now_ms)), format_age(depth.longest_idle_ms)),
-        *(str(len(holders.consumers)), str(len(holders.stuck)), str(row.dead), row.state),
+        *(str(len(holders.consumers)), str(len(holders.stuck)), str(row.dead)),
+        *(f"{depth.total_messages}/{row.hard_maxlen}", row.state),
     ]
 
 
@@ -308,6 +313,7 @@ def _build_document(row: StreamListRow, now_ms: int) -> dict[str, object]:
         "stuck": [consumer.name for consumer in row.holders.stuck],
         "deliveries": row.holders.deliveries,
         "dead": row.dead,
+        "hard_maxlen": row.hard_maxlen,
     }
 
 

@@ -29,7 +29,8 @@ class GroupDepth:
     pending: int  # delivered and not acknowledged
     oldest_undelivered_ms: int | None  # when the oldest was added; None: there is none, or its id is not a time
     oldest_pending_ms: int | None
-    longest_idle_ms: int | None  # longest idle time of the 100 oldest pending entries
+    longest_idle_ms: int | None  # of the 100 oldest pending entries; None: no consumer holds one of them
+    total_messages: int  # length of the stream, including entries that every group has finished
     reason: str = ""  # why `undelivered` is unknown; empty if it is known
 
     @property
@@ -45,7 +46,7 @@ def read_depth(client: Valkey, stream: str, group: str, *, count_bound: int = CO
     Raises UnknownGroup, NotAStream or StreamsUnavailable."""
     call = ScriptCall(script("depth"), [stream], [group, count_bound], list[Any])
     with translate_group_errors(stream, group):
-        undelivered, pending, first_undelivered, first_pending, idle_ms = run(client, call)
+        undelivered, pending, first_undelivered, first_pending, idle_ms, total_messages = run(client, call)
     unknown = undelivered < 0
     return GroupDepth(
         stream,
@@ -55,6 +56,7 @@ def read_depth(client: Valkey, stream: str, group: str, *, count_bound: int = CO
         parse_time_ms(first_undelivered.decode()),
         parse_time_ms(first_pending.decode()),
         None if idle_ms < 0 else idle_ms,
+        total_messages,
         explain_unknown_depth(count_bound) if unknown else "",
     )
 

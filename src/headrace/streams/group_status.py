@@ -51,13 +51,15 @@ class GroupStatus:
     in_backoff: int  # part of retrying that is not due yet
     oldest_undelivered_age_ms: int | None  # None: there is none, or its id is not a time
     oldest_pending_age_ms: int | None
-    longest_idle_ms: int | None  # of the oldest pending entries
+    longest_idle_ms: int | None  # of the oldest pending entries that a consumer holds
     consumers: Sequence[Consumer] | None  # the first MAX_CONSUMERS, stuck ones first; None: unknown
     consumers_total: int | None
     stuck: int | None  # number of all stuck consumers
     deliveries: dict[str, int] | None  # of the oldest pending entries: number of deliveries → number of entries
     dead: int | None  # dead letters of Headrace's workers
     counted: bool  # Headrace's workers have served this group: failures, waits and run times are known
+    total_messages: int | None  # length of the stream; None: reported by an earlier release, as is `hard_maxlen`
+    hard_maxlen: int | None  # length at which Headrace's producers are refused
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,9 @@ class GroupReport:
         return now_ms - self.checked_at_ms > max(STALE_MS, 3 * self.interval_ms)
 
 
-def build_status(snapshot: GroupSnapshot, group_consumers: GroupConsumers | None, dead: int | None) -> GroupStatus:
+def build_status(
+    snapshot: GroupSnapshot, group_consumers: GroupConsumers | None, dead: int | None, hard_maxlen: int | None
+) -> GroupStatus:
     now_ms = snapshot.now_us // 1000
     consumers = (
         None if group_consumers is None else [each for each in group_consumers.consumers if each.name != RETRY_CONSUMER]
@@ -100,6 +104,8 @@ def build_status(snapshot: GroupSnapshot, group_consumers: GroupConsumers | None
         else {str(times): n for times, n in group_consumers.deliveries.items()},
         dead=dead,
         counted=snapshot.counted,
+        total_messages=snapshot.total_messages,
+        hard_maxlen=hard_maxlen,
     )
 
 

@@ -7,6 +7,7 @@ hash tag of the stream, so that one script can change them together on a cluster
     {S}:hr:G:stats      hash    o:<verb>: totals counted by workers
     {S}:hr:G:samples    stream  waits and run times, until a watcher has emitted them
     {S}:hr:G:deferred   zset    entry → since when it has been deferred without another result
+    {S}:hr:G:wake       stream  one entry, added when the next retry became earlier; idle workers wait for it
     {S}:hr:G:dead       stream  dead letters: the entry's fields, and headrace:id, headrace:reason, headrace:deliveries
 
 On Headrace's own server, for each watched stream; E and Q as in queue/keys.py.
@@ -29,7 +30,7 @@ from headrace.model.names import QueueRef
 from headrace.queue import keys
 
 SIDE = ":hr:"
-HEADRACE_STREAM = re.compile(r".*:hr:[^:]+:(samples|dead)|hr:\{\d+\}:metrics", re.DOTALL)
+HEADRACE_STREAM = re.compile(r".*:hr:[^:]+:(samples|dead|wake)|hr:\{\d+\}:metrics", re.DOTALL)
 TAGGED = re.compile(r"\{[^}]+\}")
 
 
@@ -40,7 +41,7 @@ class GroupKeys:
 
     def list_all(self) -> list[str]:
         """Return all keys, in the order that the scripts expect."""
-        return [self.stream, *map(self._side_key, ("retries", "stats", "samples", "dead", "deferred"))]
+        return [self.stream, *map(self._side_key, ("retries", "stats", "samples", "dead", "deferred", "wake"))]
 
     @property
     def samples(self) -> str:
@@ -49,6 +50,10 @@ class GroupKeys:
     @property
     def dead(self) -> str:
         return self._side_key("dead")
+
+    @property
+    def wake(self) -> str:
+        return self._side_key("wake")
 
     def _side_key(self, what: str) -> str:
         tagged = self.stream if TAGGED.search(self.stream) else f"{{{self.stream}}}"

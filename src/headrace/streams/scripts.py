@@ -58,6 +58,7 @@ class DequeuedEntries:
     deleted: int  # retries that were due, but whose entries had been deleted from the stream
     last_id: str  # entries that the group has not received have greater ids; empty: there may be others, too
     next_due_ms: int | None  # time until the next retry is due; None: no entry waits for one
+    last_wake_id: str  # id of the last wake; a greater one means that a retry became due earlier than `next_due_ms`
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ class GroupSnapshot:
     counts: Sequence[int]  # totals of operations by these workers, in the order of model.event.COUNT_COLUMN
     samples: Sequence[tuple[str, str, str]]  # (id of the sample, `waits` or `runs`, milliseconds separated by commas)
     first_pending: str = ""  # id of the first pending entry
-    longest_idle_ms: int | None = None  # longest idle time of the 100 oldest pending entries; None: there are none
+    longest_idle_ms: int | None = None  # of the 100 oldest pending entries; None: no consumer holds one of them
+    total_messages: int = 0  # length of the stream, including entries that every group has finished
 
 
 @dataclass(frozen=True)
@@ -188,9 +190,11 @@ def publish(stream: str, maxlen: int, hard_maxlen: int, field: str, values: Iter
 
 
 def _parse_dequeued(answer: list[Any]) -> DequeuedEntries:
-    entries, deleted, last_id, next_due = answer
+    entries, deleted, last_id, next_due, last_wake_id = answer
     next_due_ms = None if next_due < 0 else next_due
-    return DequeuedEntries([_parse_entry(*entry) for entry in entries], deleted, last_id.decode(), next_due_ms)
+    return DequeuedEntries(
+        [_parse_entry(*entry) for entry in entries], deleted, last_id.decode(), next_due_ms, last_wake_id.decode()
+    )
 
 
 def _parse_entry(entry_id: bytes, flat: list[bytes], delivery: int, waited_ms: int) -> LeasedEntry:
@@ -199,7 +203,7 @@ def _parse_entry(entry_id: bytes, flat: list[bytes], delivery: int, waited_ms: i
 
 def _parse_snapshot(answer: list[Any]) -> GroupSnapshot:
     now_us, undelivered, pending, first, waiting, due, since, added, read = answer[:9]
-    counted, counts, samples, first_pending, idle_ms = answer[9:]
+    counted, counts, samples, first_pending, idle_ms, total_messages = answer[9:]
     return GroupSnapshot(
         now_us,
         None if undelivered < 0 else undelivered,
@@ -212,4 +216,5 @@ def _parse_snapshot(answer: list[Any]) -> GroupSnapshot:
         [(entry_id.decode(), flat[0].decode(), flat[1].decode()) for entry_id, flat in samples],
         first_pending.decode(),
         None if idle_ms < 0 else idle_ms,
+        total_messages,
     )

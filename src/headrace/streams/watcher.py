@@ -119,7 +119,7 @@ class WatcherMetrics(ServiceMetrics):
 
 class Watcher:
     """Watcher of consumer groups. `source` is the streams server, `target` Headrace's own server; they may be the
-    same."""
+    same. `hard_maxlen` is reported with the length of each stream; None: unknown."""
 
     def __init__(
         self,
@@ -128,12 +128,14 @@ class Watcher:
         stubs: Stubs,
         groups: Sequence[WatchedGroup],
         stuck_after_ms: int = STUCK_AFTER_MS,
+        hard_maxlen: int | None = None,
     ) -> None:
         self._source = source
         self._target = target
         self._stubs = stubs
         self._groups = groups
         self._stuck_after_ms = stuck_after_ms
+        self._hard_maxlen = hard_maxlen
         self._every_ms = 0
         self._failing: dict[WatchedGroup, str] = {}  # groups without metrics → reason
         self.metrics = WatcherMetrics(len(groups))
@@ -194,10 +196,9 @@ class Watcher:
             consumers = read_consumers(self._source, stream, name, stuck_after_ms=self._stuck_after_ms)
             dead = count_dead(self._source, group.keys)
         except (HeadraceError, ScriptError) as error:
-            return build_status(snapshot, None, None), explain_failure(error)
-        return build_status(
-            snapshot, consumers, dead
-        ), "" if snapshot.undelivered is not None else explain_unknown_depth(COUNT_BOUND)
+            return build_status(snapshot, None, None, self._hard_maxlen), explain_failure(error)
+        status = build_status(snapshot, consumers, dead, self._hard_maxlen)
+        return status, "" if snapshot.undelivered is not None else explain_unknown_depth(COUNT_BOUND)
 
     def _emit_all(self, group: WatchedGroup) -> GroupSnapshot:
         """Emit events until no samples are left. Return the last snapshot; if its depth is unknown, it was not

@@ -54,6 +54,7 @@ class StreamGroup:
     ) -> None:
         self.name, self.label = f"stream {keys.stream}", keys.stream
         self.last_id = FIRST_ID  # of the stream, when it last had no entry for the group
+        self.last_wake_id = FIRST_ID  # of the wakes, when this worker last learned of the next retry
         self._client = client
         self._keys = keys
         self._ref = ref
@@ -84,6 +85,7 @@ class StreamGroup:
         jobs.has_more = len(found.entries) >= limit
         if found.last_id:
             self.last_id = found.last_id
+        self.last_wake_id = found.last_wake_id
         return jobs
 
     def _decode(self, entry: LeasedEntry) -> tuple[LeasedJob, str]:
@@ -219,21 +221,22 @@ class StreamGroup:
 
 
 class StreamWait:
-    """Waits for new entries of a stream. All idle workers of all groups are woken by an entry: the server has no other
-    way to wait without taking the entry."""
+    """Waits for new entries of a stream, and for an entry that may be delivered again earlier than the group's others:
+    one that a worker returned, failed or deferred, or that was reclaimed. All idle workers are woken, by a new entry
+    those of all groups: the server has no other way to wait without taking the entry. A woken worker sets a timer for
+    an entry that is not due yet."""
 
-    def __init__(self, url: str, group: StreamGroup, stream: str, longest_wait_s: float) -> None:
+    def __init__(self, url: str, group: StreamGroup, keys: GroupKeys, longest_wait_s: float) -> None:
         self.sources: Sequence[int] = [0]
         self._group = group
-        self._stream = stream
+        self._keys = keys
         self._longest_wait_s = longest_wait_s
         self._client: AsyncValkey = connect_async(url, longest_wait_s + ANSWER_S)
 
     async def wait(self) -> int | None:
-        with translate_group_errors(self._stream, "*"):
-            found: Any = await self._client.xread(
-                {self._stream: self._group.last_id}, count=1, block=max(1, int(self._longest_wait_s * 1000))
-            )
+        after: dict[Any, Any] = {self._keys.stream: self._group.last_id, self._keys.wake: self._group.last_wake_id}
+        with translate_group_errors(self._keys.stream, "*"):
+            found: Any = await self._client.xread(after, count=1, block=max(1, int(self._longest_wait_s * 1000)))
         return 0 if found else None
 
     async def pass_on(self, index: int) -> None:

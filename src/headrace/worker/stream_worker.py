@@ -52,7 +52,7 @@ class StreamWorker:
         async with connect_async(self._url) as client:
             group = StreamGroup(client, self._keys, self._ref, self._codec, options, lambda: core.mark_ready(0))
             await core.reconnect.retry_until_available(group.create)
-            wait = StreamWait(self._url, group, self._keys.stream, options.poll_s)
+            wait = StreamWait(self._url, group, self._keys, options.poll_s)
             try:
                 await core.serve_sources(self._url, [group], [wait], [(options.lease_s / 4, group.sweep)])
                 await core.reconnect.retry_until_available(group.leave)

@@ -41,13 +41,21 @@ class WatchedStream(BaseModel):
     )
     in_backoff: int | None = Field(description="Part of `retrying` that is not due yet.", examples=[1])
     dead: int | None = Field(description="Dead letters of Headrace's workers.", examples=[0])
+    total_messages: int | None = Field(
+        description="Length of the stream: entries of all groups, including finished ones that are not trimmed yet.",
+        examples=[10_045],
+    )
+    hard_maxlen: int | None = Field(
+        description="`streams.hard_maxlen`: `total_messages` at which new jobs of Headrace's producers are refused.",
+        examples=[100_000],
+    )
     oldest_undelivered_age_ms: int | None = Field(
         description="Age at the time of measurement; null if there is none, or its id is not a time.",
         examples=[5120],
     )
     oldest_pending_age_ms: int | None = Field(examples=[731_000])
     longest_idle_ms: int | None = Field(
-        description=f"Longest time without activity {OLDEST_PENDING_NOTE}.", examples=[431_000]
+        description=f"Longest time without activity {OLDEST_PENDING_NOTE} that a consumer holds.", examples=[431_000]
     )
     consumers: list[ConsumerDocument] | None = Field(
         description=f"Stuck consumers first, then by pending entries; at most {MAX_CONSUMERS}."

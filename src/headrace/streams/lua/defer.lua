@@ -36,4 +36,5 @@ redis.call('ZREMRANGEBYSCORE', DEFERRED, '-inf', format_int(NOW - KEPT_MS))
 add_count('defer', deferred)
 add_count('bury', buried)
 add_count('gone', deleted)
+wake_idle_workers()
 return answers

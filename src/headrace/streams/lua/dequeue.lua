@@ -4,9 +4,10 @@
 -- KEYS, ARGV as in group.lua, then n
 -- Returns    {entries as {id, fields, delivery, waited ms}, entries that were deleted from the stream before their
 --            retry, id of the last entry ever added ('' if the stream may have more entries for the group), ms until
---            the next retry is due (-1: no entry waits for one)}
+--            the next retry is due (-1: no entry waits for one), id of the last wake ('0-0': none)}
 local n = tonumber(ARGV[3])
 local entries, waits, deleted, last_id = {}, {}, 0, ''
+local last_wake = redis.call('XREVRANGE', WAKE, '+', '-', 'COUNT', 1)[1]
 
 local function add_entry(id, fields, delivery, since)
   local waited = math.max(NOW - since, 0)
@@ -44,5 +45,6 @@ if #entries < n and last_id == '' then
 elseif #entries == n then
   last_id = ''
 end
-local next_due = redis.call('ZRANGE', RETRIES, 0, 0, 'WITHSCORES')[2]
-return { entries, deleted, last_id, next_due and math.max(0, math.ceil(next_due - NOW)) or -1 }
+local next_due = find_next_retry()
+return { entries, deleted, last_id, next_due < math.huge and math.max(0, math.ceil(next_due - NOW)) or -1,
+  last_wake and last_wake[1] or '0-0' }

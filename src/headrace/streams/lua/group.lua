@@ -1,13 +1,12 @@
 -- Pending entries of a consumer group. The pending entries list of the group is authoritative; `retries` only adds when
 -- an entry may be delivered again.
 -- KEYS       stream, retries (entry → not before), stats (counters), samples (waits and run times), dead letters, deferred
---            (entry → since when it has been deferred without another result)
+--            (entry → since when it has been deferred without another result), wake (stream of one entry, added when
+--            the next retry became earlier: idle workers wait for it)
 -- ARGV       group, consumer
---@include clock
-local STREAM, RETRIES, STATS, SAMPLES, DEAD_LETTERS, DEFERRED = unpack(KEYS)
+--@include clock, retry_consumer
+local STREAM, RETRIES, STATS, SAMPLES, DEAD_LETTERS, DEFERRED, WAKE = unpack(KEYS)
 local GROUP, CONSUMER = ARGV[1], ARGV[2]
--- Consumer that owns the entries waiting for a retry.
-local RETRY_CONSUMER = 'headrace:waiting'
 local MAX_SAMPLES = 10000
 
 local function add_count(verb, n)
@@ -31,8 +30,30 @@ local function is_held(id, delivery)
   return found ~= nil and found[2] == CONSUMER and found[4] == tonumber(delivery)
 end
 
+-- Return when the first retry is due; math.huge: no entry waits for one.
+local function find_next_retry()
+  return tonumber(redis.call('ZRANGE', RETRIES, 0, 0, 'WITHSCORES')[2] or math.huge)
+end
+
+-- Note that an entry may be delivered again at a time. Called before anything is written for it.
+local next_retry
+local next_retry_is_earlier = false
+local function note_retry(at)
+  next_retry = next_retry or find_next_retry()
+  if at < next_retry then next_retry, next_retry_is_earlier = at, true end
+end
+
+-- Wake the idle workers of the group if this call made the next retry earlier; for the one before it they have a timer.
+-- Errors are ignored, as those of samples: workers that are not woken dequeue after their longest wait.
+local function wake_idle_workers()
+  if next_retry_is_earlier then
+    redis.pcall('XADD', WAKE, 'MAXLEN', 1, '*', 'due', format_int(next_retry))
+  end
+end
+
 -- Give an entry to RETRY_CONSUMER until it may be delivered again. Return false if it was deleted from the stream.
 local function schedule_retry(id, at, deliveries)
+  note_retry(at)
   local moved = redis.call('XCLAIM', STREAM, GROUP, RETRY_CONSUMER, 0, id, 'RETRYCOUNT', deliveries, 'JUSTID')
   if #moved == 0 then return false end
   redis.call('ZADD', RETRIES, format_int(at), id)

@@ -4,7 +4,7 @@
 -- of the stream and more than COUNT_ALWAYS. It is nil after a deletion ahead of the group or after XGROUP SETID; after
 -- the entries at the position of the group were trimmed it is wrong until the group reads again; and with ENTRIESREAD
 -- it is what the caller of XGROUP passed.
---@include ids
+--@include ids, retry_consumer
 local COUNT_ALWAYS = 100
 local PEL_SAMPLE = 100 -- oldest pending entries whose idle time is read
 local PAGE_BYTES, PAGE = 1024 * 1024, 500
@@ -58,7 +58,7 @@ local function measure_group(stream, name, bound)
   local next_entry = redis.call('XRANGE', stream, '(' .. position, '+', 'COUNT', 1)[1]
   local first = info.length > 0 and info['first-entry'][1]
   local found = { pending = group.pending, next_id = next_entry and next_entry[1] or '', first_pending = '', idle = -1,
-    added = info['entries-added'], read = group['entries-read'] or nil }
+    added = info['entries-added'], read = group['entries-read'] or nil, length = info.length }
   -- At either end of the stream, the number of delivered entries is known without counting.
   if not found.read and position == '0-0' then found.read = 0 end
   if not found.read and not next_entry then found.read = found.added end
@@ -74,7 +74,9 @@ local function measure_group(stream, name, bound)
   if group.pending > 0 then
     local oldest = redis.call('XPENDING', stream, name, '-', '+', PEL_SAMPLE)
     found.first_pending = oldest[1][1]
-    for _, entry in ipairs(oldest) do found.idle = math.max(found.idle, entry[3]) end
+    for _, entry in ipairs(oldest) do
+      if entry[2] ~= RETRY_CONSUMER then found.idle = math.max(found.idle, entry[3]) end
+    end
   end
   return found
 end

@@ -14,4 +14,5 @@ for i = 3, #ARGV, 3 do
   answers[#answers + 1] = held and 1 or 0
 end
 add_count('nack', failed)
+wake_idle_workers()
 return answers

@@ -13,4 +13,5 @@ for i = 3, #ARGV, 2 do
   answers[#answers + 1] = held and 1 or 0
 end
 add_count('reclaim', returned)
+wake_idle_workers()
 return answers

@@ -2,7 +2,7 @@
 import type { StreamConsumer, WatchedStream } from "../../apiTypes";
 import { formatDuration, formatExact } from "../../format";
 import { queueHref } from "../../router";
-import { describeDeliveries, formatIdle } from "../../streams";
+import { describeDeliveries, describeLength, formatIdle } from "../../streams";
 import { FieldItem, FieldList } from "../FieldList";
 import { Time } from "../Time";
 import { UnknownValue } from "./UnknownValue";
@@ -24,6 +24,7 @@ export function StreamDetail({ stream }: { stream: WatchedStream }) {
         <FieldItem label="Longest idle">{formatDuration(stream.longest_idle_ms)}</FieldItem>
         <FieldItem label="Deliveries (oldest pending entries)">{deliveries === null ? <UnknownValue reason={reason} /> : describeDeliveries(deliveries) || "no pending entries"}</FieldItem>
         <FieldItem label="Dead letters">{count(stream.dead)}</FieldItem>
+        <FieldItem label="Stream length">{stream.total_messages === null ? <UnknownValue reason={reason} /> : describeLength(stream.total_messages, stream.hard_maxlen)}</FieldItem>
         <FieldItem label="Measured">
           {stream.measured_at === null ? "never" : <Time iso={stream.measured_at} />}
           {stream.unknown_since !== null && (
