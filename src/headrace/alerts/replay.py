@@ -7,7 +7,7 @@ depends on the pieces that enter and leave, not on the length of the window.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from headrace.alerts.rule_values import compute_no_data_values, compute_window_value, is_lag_acceptable
@@ -49,7 +49,7 @@ class SlidingWindow:
         self._pieces = pieces
         self._first = 0  # of the window
         self._end = 0
-        self._sums = Counter[str]()
+        self._dequeues = self._failures = self._wait_ms = self._wait_count = 0
         self._waits = Counter[int]()
         self._known_waits = Counter[int]()
         self._deepest = deque[int]()  # positions of the pieces that are, or can become, the maximum
@@ -76,39 +76,42 @@ class SlidingWindow:
                 self._pieces[self._oldest[0]].max_age_ms,
                 newest.depth,
                 newest.oldest_ms,
-                **{name: self._sums[name] for name in SUMMED},
-                histogram=self._waits,
-                known_histogram=self._known_waits,
+                self._dequeues,
+                self._failures,
+                self._wait_ms,
+                self._wait_count,
+                self._waits,
+                self._known_waits,
             )
         ]
 
     def _add(self, position: int) -> None:
-        piece = self._pieces[position]
-        for name in SUMMED:
-            self._sums[name] += getattr(piece, name)
+        pieces, piece = self._pieces, self._pieces[position]
+        self._count(piece, 1)
         self._waits.update(piece.histogram)
         self._known_waits.update(piece.known_histogram)
-        self._append_maximum(self._deepest, position, lambda each: each.max_depth)
-        self._append_maximum(self._oldest, position, lambda each: each.max_age_ms)
-
-    def _append_maximum(self, queue: deque[int], position: int, measure: Callable[[WindowPiece], int]) -> None:
-        while queue and measure(self._pieces[queue[-1]]) <= measure(self._pieces[position]):
-            queue.pop()
-        queue.append(position)
+        while self._deepest and pieces[self._deepest[-1]].max_depth <= piece.max_depth:
+            self._deepest.pop()
+        self._deepest.append(position)
+        while self._oldest and pieces[self._oldest[-1]].max_age_ms <= piece.max_age_ms:
+            self._oldest.pop()
+        self._oldest.append(position)
 
     def _remove(self, position: int) -> None:
         piece = self._pieces[position]
         self.left = CarriedGauges(piece.depth, piece.oldest_ms)
-        for name in SUMMED:
-            self._sums[name] -= getattr(piece, name)
+        self._count(piece, -1)
         _subtract(self._waits, piece.histogram)
         _subtract(self._known_waits, piece.known_histogram)
         for queue in (self._deepest, self._oldest):
             if queue[0] == position:
                 queue.popleft()
 
-
-SUMMED = ("dequeues", "failures", "wait_ms", "waits")
+    def _count(self, piece: WindowPiece, sign: int) -> None:
+        self._dequeues += sign * piece.dequeues
+        self._failures += sign * piece.failures
+        self._wait_ms += sign * piece.wait_ms
+        self._wait_count += sign * piece.waits
 
 
 def _subtract(histogram: Counter[int], removed: Mapping[int, int]) -> None:

@@ -12,7 +12,7 @@ from headrace.warehouse.query_runner import QueryRunner
 from headrace.warehouse.sql import render_query
 from headrace.warehouse.tiers import Tier
 
-MAX_PIECES = 200_000
+MAX_PIECES = 100_000
 """Pieces that a back-test reads at most; a queue that is always active has up to two per step."""
 
 
