@@ -211,7 +211,7 @@ def test_an_open_incident_shows_its_value_now_beside_the_value_at_firing(
     api: TestClient, alerting: Alerting, warehouse: Client
 ) -> None:
     history = History(warehouse)
-    rule = alerting.add_rule(**{**RULE, "window_s": 60})
+    rule = alerting.add_rule(**RULE, window_s=60)
     path = f"{PATH}/rules/{rule.id}"
     assert api.get(path).json()["last_fired_at"] is None
     history.add_depth(NOW, 500)
@@ -238,7 +238,7 @@ def _to_ms(iso: str) -> int:
 
 
 def test_when_a_rule_fired_last_outlives_its_incidents(api: TestClient, alerting: Alerting, pool: Pool) -> None:
-    rule, removed = alerting.add_rule(**RULE), alerting.add_rule(**{**RULE, "name": "gone"})
+    rule, removed = alerting.add_rule(**RULE), alerting.add_rule(**(RULE | {"name": "gone"}))
     add = """
         INSERT INTO alert_incidents
           (id, rule_id, rule, org, project, env, queue, severity, channels, value, fired_at, resolved_at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hypothesis import given
@@ -36,8 +36,9 @@ def make_backlog_rule(**more: Any) -> Rule:
 
 
 def make_piece(start_s: int, depth: int = 0, **more: Any) -> WindowPiece:
-    fields = {"number": start_s, "max_depth": depth, "depth": depth, "oldest_ms": None, "histogram": {}, **more}
-    return WindowPiece(**{**dict.fromkeys(("max_age_ms", "dequeues", "failures", "wait_ms", "waits"), 0), **fields})
+    fields: dict[str, Any] = dict.fromkeys(("max_age_ms", "dequeues", "failures", "wait_ms", "waits"), 0)
+    fields |= {"number": start_s, "max_depth": depth, "depth": depth, "oldest_ms": None, "histogram": {}, **more}
+    return WindowPiece(**fields)
 
 
 def make_clock(watermarks_ms: Sequence[int | None]) -> ReplayClock:
@@ -49,9 +50,14 @@ def make_cut(rule: Rule, clock: ReplayClock, step_s: int = EVERY_S) -> SlidingCu
     return SlidingCut(choose_tier(rule.window_s), rule.window_s, step_s, ends_s[0], ends_s[-1])
 
 
-def replay(rule: Rule, pieces: list[WindowPiece], watermarks_ms: Sequence[int | None], **more: Any) -> ReplayResult:
+def replay(
+    rule: Rule,
+    pieces: list[WindowPiece],
+    watermarks_ms: Sequence[int | None],
+    carried: Mapping[str, CarriedGauges | None] | None = None,
+) -> ReplayResult:
     clock = make_clock(watermarks_ms)
-    return replay_rule(rule, clock, make_cut(rule, clock), ReplayHistory({"q": pieces}, **{"carried": {}, **more}))
+    return replay_rule(rule, clock, make_cut(rule, clock), ReplayHistory({"q": pieces}, carried or {}))
 
 
 def make_current_watermarks(count: int) -> list[int | None]:
