@@ -73,6 +73,7 @@ def test_an_incident_fires_is_acknowledged_and_resolves_when_the_queue_resumes(p
     page.reload()
     expect(page.get_by_test_id("story")).to_contain_text("Fired")
     expect(page.get_by_test_id("incident-facts")).to_contain_text("Oldest job above 30 s over 5 s")
+    expect(page.get_by_test_id("current-value")).to_contain_text("now ")
     page.get_by_test_id("resolve").click()
     confirm(page)
     expect(page.get_by_test_id("story")).to_contain_text("Resolved resolved by")
@@ -124,6 +125,30 @@ def test_a_second_acknowledgement_is_already_handled(page: Page, page_errors: li
     page_errors[:] = [error for error in page_errors if "409" not in error]  # logged by the browser itself
 
 
+def test_a_rule_is_checked_against_history_before_it_is_saved(page: Page, dashboard_url: str) -> None:
+    page.goto(f"{dashboard_url}alerts?{ACME}&show=rules")
+    page.get_by_test_id("new-rule").click()
+    fill(page, metric="OLDEST_AGE", threshold="30 s", queue="reports", window="5 s")
+    result = page.get_by_test_id("backtest-result")
+    check = page.get_by_test_id("backtest")
+    check.click()
+    expect(result).to_contain_text("in the last 24 hours (1 queue)", timeout=FIRST_DATA_TIMEOUT_MS)
+    expect(result).to_contain_text("History was unknown for")  # the stack is younger than a day
+    fill(page, name="any name")
+    expect(result).to_contain_text("in the last 24 hours")
+    fill(page, metric="SLO", objective="90 %", within="1 ms", threshold="1")
+    expect(result).to_be_empty()  # of another rule
+    check.click()
+    expect(result).to_contain_text("in the last 24 hours", timeout=FIRST_DATA_TIMEOUT_MS)
+    fill(page, name="mail in time", queue="emails", window="1 min")
+    confirm(page)
+    rule = page.get_by_test_id("rule").filter(has_text="mail in time")
+    expect(rule).to_contain_text("Burn rate above 1 over 60 s (90 % start within 1 ms)")
+    rule.get_by_test_id("remove-rule").click()
+    confirm(page)
+    expect(rule).to_have_count(0)
+
+
 def test_rules_are_created_edited_disabled_and_removed(page: Page, page_errors: list[str], dashboard_url: str) -> None:
     page.goto(f"{dashboard_url}alerts?{GLOBEX}")
     expect(page.get_by_test_id("open-incidents").locator("xpath=..")).to_contain_text("No rules enabled")
@@ -134,7 +159,10 @@ def test_rules_are_created_edited_disabled_and_removed(page: Page, page_errors: 
     expect(page.get_by_test_id("confirm")).to_be_disabled()
     fill(page, name="slow", metric="LATENCY", percentile="p99", threshold="90", window="7 s")
     expect(page.get_by_test_id("wrong")).to_contain_text("a duration with a unit")
+    expect(page.get_by_test_id("backtest")).to_have_count(0)
     fill(page, threshold="1 h")
+    page.get_by_test_id("backtest").click()
+    expect(page.get_by_test_id("backtest-result")).to_contain_text("window_s must be a multiple of 5")
     page.get_by_test_id("confirm").click()
     expect(page.get_by_test_id("failure")).to_contain_text("window_s must be a multiple of 5")
     fill(page, window="10 s")
@@ -142,6 +170,8 @@ def test_rules_are_created_edited_disabled_and_removed(page: Page, page_errors: 
     rule = page.get_by_test_id("rule")
     expect(rule).to_contain_text("Wait time p99 above 1 h over 10 s")
     expect(rule).to_contain_text("no notifications")
+    expect(rule).to_contain_text("never fired")
+    expect(rule).to_contain_text("created")
 
     rule.get_by_test_id("change-rule").click()
     fill(page, name="very slow", severity="info", queue="thumbnails")
@@ -226,6 +256,7 @@ def test_older_incidents_come_in_pages(page: Page, dashboard_url: str) -> None:
             **{"rule_id": "rule_1", "rule": f"rule {number}", "condition": "BACKLOG > 10 jobs over 5 min", "value": 12},
             **{"severity": "info", "state": "resolved", "reason": None, "acknowledged_at": None},
             **{"acknowledged_by": None, "fired_at": "2026-01-31T12:00:00Z", "resolved_at": "2026-01-31T12:05:00Z"},
+            **{"current_value": None, "current_at": None},
         }
 
     def answer(route: Route) -> None:
@@ -255,6 +286,7 @@ def test_an_incident_shows_the_outcome_of_its_messages(page: Page, dashboard_url
         **{"rule": "slow mail", "condition": "BACKLOG > 10 jobs over 5 min", "value": 12, "severity": "info"},
         **{"state": "firing", "reason": None, "acknowledged_at": None, "acknowledged_by": None},
         **{"fired_at": "2026-01-31T12:00:00Z", "resolved_at": None, "transitions": []},
+        **{"current_value": 9, "current_at": "2026-01-31T12:05:00Z"},
         "deliveries": [
             delivery("chat", delivered_at="2026-01-31T12:00:01Z"),
             delivery("mail", delivered_at="2026-01-31T12:00:02Z", error="refused: bad@example.com"),
@@ -265,6 +297,7 @@ def test_an_incident_shows_the_outcome_of_its_messages(page: Page, dashboard_url
     page.goto(f"{dashboard_url}alerts?{ACME}&incident=i-1")
     shown = page.get_by_test_id("delivery")
     expect(shown).to_have_count(3)
+    expect(page.get_by_test_id("current-value")).to_have_text(re.compile("^9 jobs .* ago, unknown since$"))
     expect(shown.nth(0).get_by_test_id("delivery-state")).to_have_text("delivered")
     expect(shown.nth(1)).to_contain_text("delivered, but not to every recipient")
     expect(shown.nth(1)).to_contain_text("refused: bad@example.com")

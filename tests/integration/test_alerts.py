@@ -20,9 +20,12 @@ from headrace.alerts.outbox import Outbox
 from headrace.alerts.records import Silence
 from headrace.alerts.rules import InvalidRule, Rule
 from headrace.alerts.senders import send
+from headrace.model.entry_id import EntryId
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import Pool, open_pool, transaction
+from headrace.warehouse import pipeline_coverage
 from headrace.warehouse.connect import Client
+from headrace.warehouse.pipeline_coverage import CoverageInterval
 from headrace.webhook.guard import PUBLIC_ONLY
 from headrace.webhook.post import DeliveryFailed, DeliveryRejected
 from tests.alerting import (
@@ -172,6 +175,50 @@ def test_waits_and_failures(alerting: Alerting, history: History) -> None:
     assert firing == {rule for (rule, _), phase in alerting.phases().items() if phase == "firing"}
     at(alerting, history, 3.5)
     assert {rule for (rule, _), phase in alerting.phases().items() if phase == "firing"} == {long.id}
+
+
+def test_an_slo_is_the_share_of_jobs_that_started_in_time(alerting: Alerting, history: History) -> None:
+    fields: dict[str, Any] = {"metric": "SLO", "within_ms": 100, "objective": 0.9, "window_s": 60}
+    missed = alerting.add_rule(**fields)
+    fast = alerting.add_rule(**fields, threshold=5)
+    long = alerting.add_rule(**(fields | {"window_s": 7260}))
+    history.add({"at_ms": NOW + 9000, "op": "dequeue", "n": 10, "waits": [10] * 7 + [1000] * 3})
+    at(alerting, history, 1)
+    values = {each.rule_id: each.value for each in alerting.incidents()}
+    assert values == {missed.id: 3.0, long.id: 3.0}
+    assert fast.id not in {rule for rule, _ in alerting.phases()}
+    history.add({"at_ms": NOW + 65_000, "op": "dequeue", "n": 10, "waits": [10] * 10})
+    for minute in (2, 3, 4):  # idle afterwards: nothing to measure is clean
+        at(alerting, history, minute)
+    phases = {rule: phase for (rule, _), phase in alerting.phases().items()}
+    assert phases == {missed.id: "resolved", long.id: "firing"}
+    [now_met] = [each for each in alerting.incidents() if each.rule_id == long.id]
+    assert (now_met.value, now_met.current_value) == (3.0, 1.5)
+
+
+def test_unknown_time_is_neither_in_time_nor_late(alerting: Alerting, history: History, warehouse: Client) -> None:
+    """A gap in the middle of history: its jobs do not count, and an idle rest of a window does not resolve."""
+    rule = alerting.add_rule(metric="SLO", within_ms=100, objective=0.9, window_s=60)
+    history.add({"at_ms": NOW + 9000, "op": "dequeue", "n": 10, "waits": [10] * 7 + [1000] * 3})
+    add_coverage(warehouse, 0, NOW - 3600_000, NOW + 70_000)
+    at(alerting, history, 1)
+    assert alerting.phases()[rule.id, REF.queue] == "firing"
+    add_coverage(warehouse, 0, NOW + 290_000, NOW + 3600_000)  # from 70 s to 290 s, entries are missing
+    history.add({"at_ms": NOW + 100_000, "op": "dequeue", "n": 10, "waits": [10] * 10})
+    for minute in (2, 3, 4, 5):
+        at(alerting, history, minute)
+        assert alerting.phases()[rule.id, REF.queue] == "firing", minute
+    at(alerting, history, 6)
+    assert alerting.phases()[rule.id, REF.queue] == "firing"  # known again, but not clean for a whole window
+    at(alerting, history, 7)
+    assert alerting.phases()[rule.id, REF.queue] == "resolved"
+
+
+def add_coverage(client: Client, shard: int, from_ms: int, to_ms: int) -> None:
+    """As the pipeline records that history has the entries between these times."""
+    start, end = EntryId(from_ms, 0).packed, EntryId(to_ms, 0).packed
+    interval = CoverageInterval(shard, start, end, start, end, 0, 1)
+    client.insert_arrow(pipeline_coverage.TABLE, pipeline_coverage.to_arrow([interval], to_ms))
 
 
 def test_less_than_means_always_below(alerting: Alerting, history: History) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -14,11 +15,13 @@ import pytest
 from click.testing import CliRunner, Result
 from fastapi.testclient import TestClient
 
+from headrace.alerts import records
+from headrace.alerts.service import PURGE_QUERIES
 from headrace.api.access import GLOBAL_SCOPE, AccessLevel, KeyScope
 from headrace.api.routes import alerts as routes
 from headrace.api.services import Services
 from headrace.cli.main import headrace
-from headrace.postgres.connect import Pool, connect, open_pool
+from headrace.postgres.connect import Pool, connect, open_pool, transaction
 from headrace.warehouse.connect import Client
 from tests.access import client_with_key
 from tests.alerting import ENV, Alerting, History, Receiver, http_receiver
@@ -72,7 +75,9 @@ def test_a_rule_is_made_shown_changed_and_removed(api: TestClient) -> None:
     path = f"{PATH}/rules/{rule['id']}"
     assert api.get(path).json() == rule
     changed = read_json(api.patch(path, json={"queue": "emails", "threshold": 7}), 200)
-    assert changed == {**rule, "queue": "emails", "threshold": 7, "condition": "BACKLOG > 7 jobs over 5 min"}
+    assert changed["updated_at"] > rule["updated_at"] >= rule["created_at"]
+    new = {"queue": "emails", "threshold": 7, "condition": "BACKLOG > 7 jobs over 5 min"}
+    assert changed == {**rule, **new, "updated_at": changed["updated_at"]}
     assert read_json(api.patch(path, json={"queue": None}), 200)["queue"] is None
     assert read_json(api.patch(path, json={"metric": "NO_DATA"}), 200)["metric"] == "NO_DATA"
     assert [each["id"] for each in api.get(f"{PATH}/rules").json()["rules"]] == [rule["id"]]
@@ -200,6 +205,69 @@ def test_incidents_are_listed_in_pages_acknowledged_and_resolved(
     assert len(api.get(f"{PATH}/incidents", params={"state": "open"}).json()["incidents"]) == 2
     other = client_with_key(services, KeyScope("evil", "shop", "prod"))
     assert other.post(f"{path}/acknowledge").status_code == 404
+
+
+def test_an_open_incident_shows_its_value_now_beside_the_value_at_firing(
+    api: TestClient, alerting: Alerting, warehouse: Client
+) -> None:
+    history = History(warehouse)
+    rule = alerting.add_rule(**RULE, window_s=60)
+    path = f"{PATH}/rules/{rule.id}"
+    assert api.get(path).json()["last_fired_at"] is None
+    history.add_depth(NOW, 500)
+    history.set_watermark(NOW + 30_000)
+    alerting.evaluate_once(NOW + 30_000)
+    history.add_depth(NOW + 35_000, 900)
+    history.set_watermark(NOW + 60_000)
+    alerting.evaluate_once(NOW + 60_000)
+    [incident] = api.get(f"{PATH}/incidents").json()["incidents"]
+    assert (incident["value"], incident["current_value"]) == (500, 900)
+    assert _to_ms(incident["current_at"]) == NOW + 60_000
+    detail = api.get(f"{PATH}/incidents/{incident['id']}").json()
+    assert {key: detail[key] for key in incident} == incident
+    assert _to_ms(api.get(path).json()["last_fired_at"]) == NOW + 30_000
+    alerting.evaluate_once(NOW + 300_000)  # history is behind: the value is the last one that was known
+    [incident] = api.get(f"{PATH}/incidents").json()["incidents"]
+    assert (incident["current_value"], _to_ms(incident["current_at"])) == (900, NOW + 60_000)
+    over = read_json(api.post(f"{PATH}/incidents/{incident['id']}/resolve"), 200)
+    assert (over["value"], over["current_value"], over["current_at"]) == (500, None, None)
+
+
+def _to_ms(iso: str) -> int:
+    return round(datetime.fromisoformat(iso).timestamp() * 1000)
+
+
+def test_when_a_rule_fired_last_outlives_its_incidents(api: TestClient, alerting: Alerting, pool: Pool) -> None:
+    rule, removed = alerting.add_rule(**RULE), alerting.add_rule(**(RULE | {"name": "gone"}))
+    add = """
+        INSERT INTO alert_incidents
+          (id, rule_id, rule, org, project, env, queue, severity, channels, value, fired_at, resolved_at)
+        SELECT %s, id, to_jsonb(alert_rules), org, project, env, 'q', severity, '{}', 7, %s, %s
+        FROM alert_rules WHERE id = %s
+    """
+    old = datetime(2026, 1, 1, tzinfo=UTC)
+    with transaction(pool) as conn:
+        for number, each in enumerate((rule, rule, removed)):
+            conn.execute(add, [f"i{number}", old + timedelta(hours=number), old + timedelta(hours=5), each.id])
+        records.remove_rule(conn, removed.id)
+        for query in PURGE_QUERIES:
+            conn.execute(query, {"keep_s": 3600})
+    assert alerting.incidents() == []
+    [shown] = api.get(f"{PATH}/rules").json()["rules"]
+    assert shown["last_fired_at"] == "2026-01-01T01:00:00Z"
+    assert alerting.count("SELECT count(*) FROM alert_last_firings") == 1
+
+
+def test_an_slo_rule_is_made_and_changed_into_another_metric(api: TestClient) -> None:
+    slo = {"name": "in time", "metric": "SLO", "within_ms": 5000, "objective": 0.99}
+    rule = read_json(api.post(f"{PATH}/rules", json=slo))
+    assert (rule["threshold"], rule["condition"]) == (1, "SLO 99 % within 5 s: burn rate > 1 over 5 min")
+    path = f"{PATH}/rules/{rule['id']}"
+    changed = read_json(api.patch(path, json={"objective": 0.9, "threshold": 2}), 200)
+    assert (changed["within_ms"], changed["objective"], changed["threshold"]) == (5000, 0.9, 2)
+    assert "applies only to SLO" in api.patch(path, json={"metric": "BACKLOG", "within_ms": 7}).json()["detail"]
+    deep = read_json(api.patch(path, json={"metric": "BACKLOG"}), 200)
+    assert (deep["metric"], deep["within_ms"], deep["objective"]) == ("BACKLOG", None, None)
 
 
 def test_health_is_seen_by_keys_that_reach_everything(
@@ -371,4 +439,8 @@ def test_silence_ack_and_test(shell: Shell, alerting: Alerting, warehouse: Clien
     assert shell.run("ack", incident["id"]).exit_code == 1
     shown = shell.run("list").stdout
     assert "firing (1)" in shown
+    assert re.search(r"500 jobs +500 jobs", shown)  # when it fired, and now
+    [rule] = shell.document("list")["rules"]
+    assert rule["last_fired_at"] == incident["fired_at"]
+    assert rule["updated_at"] == rule["created_at"]
     assert "acknowledged" in shown

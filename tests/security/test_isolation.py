@@ -86,6 +86,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PUT", "/api/v1/environments/{env}/limits"): {"limit": 1},
     ("POST", "/api/v1/alerts/rules"): {"name": "n", "metric": "BACKLOG", "threshold": 5},
     ("PATCH", "/api/v1/alerts/rules/{id}"): {"threshold": 9},
+    ("POST", "/api/v1/alerts/rules/backtest"): {"metric": "BACKLOG", "threshold": 5},
     ("POST", "/api/v1/alerts/channels"): {"name": "n", "type": "email", "to": ["a@b.example"]},
     ("PATCH", "/api/v1/alerts/channels/{id}"): {"enabled": False},
     ("POST", "/api/v1/alerts/silences"): {"ends_at": ENDS_AT},

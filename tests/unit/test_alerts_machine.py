@@ -14,6 +14,7 @@ from headrace.alerts.rules import Operator, Rule, RuleMetric
 from headrace.alerts.state_machine import (
     FLAPPING_AFTER,
     INITIAL_STATE,
+    UNKNOWN_VALUE,
     Phase,
     RuleState,
     Transition,
@@ -113,6 +114,31 @@ def test_what_is_not_known_neither_fires_nor_resolves() -> None:
     assert slow.at(60, 10) == []  # a window that had a hole is not a clean one
     assert slow.at(64, 10) == []
     assert slow.at(65, 10) == ["resolved"]
+
+
+def test_an_unknown_value_of_one_queue_changes_only_nothing_about_it() -> None:
+    slow = Watched(SLOW)
+    slow.at(0, 300)
+    slow.at(1, 10)
+    fired = slow.state
+    assert slow.at(7, UNKNOWN_VALUE) == []
+    assert slow.state == replace(fired, clean_ms=None)
+    other, made = evaluate(SLOW, {"a": UNKNOWN_VALUE, "b": 300}, {}, T0)
+    assert (sorted(other), [each.queue for each in made]) == (["b"], ["b", "b"])
+
+
+def test_a_firing_rule_keeps_its_current_value_and_when_it_was_measured() -> None:
+    deep = Watched()
+    deep.at(1, 150)
+    assert (deep.state.value, deep.state.measured_ms) == (150, T0 + MINUTE)
+    deep.at(2, 150)
+    assert (deep.state.value, deep.state.measured_ms) == (150, T0 + 2 * MINUTE)
+    deep.at(3, None, known=False)
+    assert (deep.state.value, deep.state.measured_ms) == (150, T0 + 2 * MINUTE)
+    deep.at(4, 120)
+    assert (deep.state.value, deep.state.measured_ms) == (120, T0 + 4 * MINUTE)
+    deep.at(5, 0)
+    assert (deep.state.phase, deep.state.measured_ms) == (Phase.RESOLVED, None)
 
 
 def test_less_than_fires_below_and_the_way_back_takes_a_window() -> None:

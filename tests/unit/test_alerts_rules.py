@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.alerts.channels import make_channel
 from headrace.alerts.messages import MAX_QUEUES_SHOWN, AlertMessage, MessageTransition
 from headrace.alerts.rule_values import COARSE_TIER, FINE_TIER, EnvironmentMeasurements, plan_tier_reads
 from headrace.alerts.rules import InvalidRule, Rule, RuleMetric, make_rule
+from headrace.model.histogram import BUCKETS_PER_DOUBLING, ZERO_BUCKET, count_within
 from headrace.model.names import EnvRef
-from headrace.warehouse.alert_samples import CarriedGauges, WindowPiece
+from headrace.warehouse.alert_samples import CarriedGauges, UnknownPeriod, WindowPiece
 from headrace.webhook import guard
 from headrace.webhook.guard import PUBLIC_ONLY, AddressPolicy, AddressRefused, is_public, resolve_addresses
 from headrace.webhook.signing import compute_signature
 
 ENV = EnvRef("acme", "shop", "prod")
 GOOD: dict[str, Any] = {"name": "deep", "metric": "BACKLOG", "threshold": 1000}
+SLO: dict[str, Any] = {"metric": "SLO", "within_ms": 5000, "objective": 0.99, "threshold": 2}
 
 
 def test_a_rule_has_the_defaults_that_are_documented() -> None:
@@ -55,6 +61,12 @@ def test_a_rule_has_the_defaults_that_are_documented() -> None:
         ({"channels": [1]}, "channels must be"),
         ({"metric": "NO_DATA"}, "no operator or threshold"),
         ({"colour": "red"}, "Unknown rule field.*: colour"),
+        ({"within_ms": 5000, "objective": 0.9}, "within_ms and objective applies only to SLO"),
+        ({"metric": "SLO"}, "requires within_ms, a whole number.*requires objective"),
+        ({"metric": "SLO", "within_ms": 0, "objective": 0.9}, "requires within_ms"),
+        ({"metric": "SLO", "within_ms": 5000, "objective": 1}, "a share above 0 and below 1"),
+        ({**SLO, "operator": "LESS_THAN"}, "use GREATER_THAN"),
+        ({**SLO, "threshold": 100}, "burn rate is 100 if every job starts too late"),
     ],
 )
 def test_impossible_rules_are_refused_with_the_reason(change: dict[str, Any], words: str) -> None:
@@ -79,10 +91,19 @@ def test_what_a_rule_cannot_do_without() -> None:
         ({"metric": "LATENCY", "percentile": "p95", "threshold": 250}, "LATENCY p95 > 250 ms over 5 min"),
         ({"metric": "ERROR_RATE", "threshold": 0.125, "window_s": 60}, "ERROR_RATE > 12.5 % over 60 s"),
         ({"metric": "OLDEST_AGE", "threshold": 600_000, "window_s": 7800}, "OLDEST_AGE > 10 min over 2 h 10 min"),
+        (SLO, "SLO 99 % within 5 s: burn rate > 2 over 5 min"),
+        ({**SLO, "within_ms": 1500, "objective": 0.9995}, "SLO 99.95 % within 1500 ms: burn rate > 2 over 5 min"),
     ],
 )
 def test_conditions_in_words(fields: dict[str, Any], condition: str) -> None:
     assert make_rule("r", ENV, {**GOOD, **fields}).format_condition() == condition
+
+
+def test_an_slo_rule_needs_no_threshold_and_explains_its_value() -> None:
+    rule = make_rule("r", ENV, {"name": "n", **{key: value for key, value in SLO.items() if key != "threshold"}})
+    assert rule.threshold == 1
+    assert rule.format_measured(3.25) == "burn rate 3.25, 96.75 % within 5 s"
+    assert rule.format_measured(None) == "nothing measured"
 
 
 # --- Measuring -------------------------------------------------------------------------------------
@@ -276,4 +297,53 @@ def test_what_is_shown_of_a_channel_holds_no_secret() -> None:
 
 
 def test_metrics_are_those_of_the_reference() -> None:
-    assert [metric.value for metric in RuleMetric] == ["BACKLOG", "LATENCY", "ERROR_RATE", "OLDEST_AGE", "NO_DATA"]
+    metrics = ["BACKLOG", "LATENCY", "ERROR_RATE", "OLDEST_AGE", "NO_DATA", "SLO"]
+    assert [metric.value for metric in RuleMetric] == metrics
+
+
+# --- Service level objectives ------------------------------------------------------------------------
+
+
+def make_histogram(*waits_ms: int) -> dict[int, int]:
+    buckets = [ZERO_BUCKET if wait == 0 else math.ceil(BUCKETS_PER_DOUBLING * math.log2(wait)) for wait in waits_ms]
+    return dict(Counter(buckets))
+
+
+def test_only_waits_that_were_certainly_short_enough_are_within() -> None:
+    assert count_within(make_histogram(0, 1, 2, 4, 8), 4) == 4
+    assert count_within(make_histogram(4096), 4096) == 1
+    assert count_within(make_histogram(5000), 5000) == 0  # its bucket ends at 5087 ms
+    assert count_within(make_histogram(5000), 5088) == 1
+    assert count_within({}, 100) == 0
+
+
+@given(st.integers(1, 10**7), st.integers(0, 10**7))
+def test_within_is_never_too_high_and_4_3_percent_too_low_at_most(limit: int, wait: int) -> None:
+    counted = count_within(make_histogram(wait), limit)
+    assert not counted or wait <= limit
+    assert counted or wait > limit / 1.045
+
+
+def measure_slo(pieces: list[WindowPiece], unknown: Sequence[UnknownPeriod] = (), **more: Any) -> float | None:
+    rule = make_rule("r", ENV, {**GOOD, **SLO, "window_s": 60, **more})
+    [cut] = plan_tier_reads([rule])
+    assert (cut.slo, cut.gauges, cut.histograms) == (True, True, False)
+    return EnvironmentMeasurements(cut, 10_000, {"q": pieces}, {"q": None}, unknown).compute_values(rule)["q"]
+
+
+def test_a_burn_rate_is_the_late_share_over_the_allowed_share() -> None:
+    piece = make_piece(1, 0, known_histogram=make_histogram(*[10] * 90, *[9000] * 10))
+    assert measure_slo([piece], objective=0.9) == 1.0
+    assert measure_slo([piece], objective=0.99) == pytest.approx(10)
+    assert measure_slo([piece], within_ms=10_000) == 0
+    assert not make_rule("r", ENV, {**GOOD, **SLO, "objective": 0.9, "threshold": 1}).is_met(1.0)
+
+
+def test_unknown_time_counts_neither_as_good_nor_as_bad() -> None:
+    good = make_piece(1, 0, known_histogram=make_histogram(10), histogram=make_histogram(10, 9000))
+    within, before = UnknownPeriod(9_990_000, 9_995_000), UnknownPeriod(9_900_000, 9_939_999)
+    assert measure_slo([good], [within]) == 0
+    idle = make_piece(1, 0)
+    assert measure_slo([idle]) is None
+    assert measure_slo([idle], [before]) is None
+    assert math.isnan(measure_slo([idle], [within]) or 0)

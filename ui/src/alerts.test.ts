@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import { buildTimeline, chartHref, countBySeverity, deliveryState, describeCondition, describeDelivery, describeOpenCount, formatMetricValue, parseAlertsView, sortBySeverity } from "./alerts";
-import type { Delivery, Transition } from "./apiTypes";
+import { buildTimeline, chartHref, countBySeverity, deliveryState, describeBacktest, describeCondition, describeCurrentValue, describeDelivery, describeOpenCount, formatMetricValue, parseAlertsView, sortBySeverity } from "./alerts";
+import type { Backtest, Delivery, Transition } from "./apiTypes";
 import { at, incident, START } from "./fixtures";
 
 it("stores the view in the URL", () => {
@@ -14,6 +14,7 @@ describe("texts", () => {
     ["LATENCY p95 > 250 ms over 5 min", "Wait time p95 above 250 ms over 5 min"],
     ["LATENCY avg < 2 min over 1 h", "Mean wait time below 2 min over 1 h"],
     ["NO_DATA for 5 min", "No new data for 5 min"],
+    ["SLO 99.95 % within 5 s: burn rate > 2 over 60 min", "Burn rate above 2 over 60 min (99.95 % start within 5 s)"],
     ["SOMETHING of a later release", "SOMETHING of a later release"],
   ])("%s", (condition, text) => expect(describeCondition(condition)).toBe(text));
 
@@ -24,7 +25,29 @@ describe("texts", () => {
     ["OLDEST_AGE > 30 s over 30 s", 45_000, "45 s"],
     ["NO_DATA for 5 min", 400, "6 min 40 s"],
     ["LATENCY avg > 1 s over 5 min", null, "no data"],
+    ["SLO 99 % within 5 s: burn rate > 2 over 60 min", 3.25, "burn rate 3.25, 97 % in time"],
   ])("%s: %d", (condition, value, text) => expect(formatMetricValue(condition, value)).toBe(text));
+
+  it("show the current value of an open incident, and since when it is unknown", () => {
+    const nowMs = (START + 60) * 1000;
+    expect(describeCurrentValue(incident(), nowMs)).toBe("now 50 s");
+    expect(describeCurrentValue(incident({ current_value: null }), nowMs)).toBe("now no data");
+    expect(describeCurrentValue(incident(), nowMs + 540_000)).toBe("50 s 10 min ago, unknown since");
+    expect(describeCurrentValue(incident({ current_at: null, current_value: null }), nowMs)).toBe("current value unknown");
+    expect(describeCurrentValue(incident({ resolved_at: at(30), current_at: null }), nowMs)).toBeNull();
+    expect(describeCurrentValue(incident({ condition: null }), nowMs)).toBeNull();
+  });
+
+  it.each<[Partial<Backtest>, string]>([
+    [{}, "Would not have fired in the last 24 hours (2 queues)."],
+    [{ fired: 1, queues: 1 }, "Would have fired once in the last 24 hours (1 queue)."],
+    [{ fired: 3, incidents: [{ queue: "a", fired_at: at(0), value: 1, resolved_at: null }] }, "Would have fired 3 times in the last 24 hours (2 queues); 1 still open."],
+    [{ unknown: 4 }, "Would not have fired in the last 24 hours (2 queues). History was unknown for 2 min of them, in which nothing changes."],
+    [{ unknown: 2881 }, "History is unknown for the last 24 hours."],
+  ])("describe a back-test: %j", (values, text) => {
+    const result: Backtest = { condition: "BACKLOG > 1 jobs over 5 min", start_at: at(0), end_at: at(86_400), fired: 0, queues: 2, every_s: 30, evaluations: 2881, unknown: 0, incidents: [] };
+    expect(describeBacktest({ ...result, ...values })).toBe(text);
+  });
 
   it("counts open alerts", () => {
     expect([describeOpenCount(0, false), describeOpenCount(1, false), describeOpenCount(50, true)]).toEqual(["No open alerts", "1 open alert", "50+ open alerts"]);

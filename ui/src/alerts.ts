@@ -1,5 +1,5 @@
 /** Texts, order and URL parameters of alerts. Pure. */
-import type { Delivery, Incident, IncidentDetail, Metric, Severity, Tenant } from "./apiTypes";
+import type { Backtest, Delivery, Incident, IncidentDetail, Metric, Severity, Tenant } from "./apiTypes";
 import { formatCount, formatDuration, formatPlural, formatShare } from "./format";
 import { PRESETS } from "./range";
 import { href } from "./router";
@@ -30,15 +30,19 @@ export const METRIC_NAMES: Record<Metric, string> = {
   ERROR_RATE: "Failure rate",
   OLDEST_AGE: "Oldest job",
   NO_DATA: "No data",
+  SLO: "Burn rate",
 };
 
 const CONDITION = /^([A-Z_]+)(?: (avg|p\d+))? ([<>]) (.+) over (.+)$/;
+const SLO = /^SLO (.+) % within (.+): burn rate > (.+) over (.+)$/;
 const NO_DATA = /^NO_DATA for (.+)$/;
 
 /** Describe a condition: "LATENCY p95 > 250 ms over 5 min" → "Wait time p95 above 250 ms over 5 min". Unknown conditions are returned unchanged. */
 export function describeCondition(condition: string): string {
   const silent = NO_DATA.exec(condition);
   if (silent !== null) return `No new data for ${silent[1]}`;
+  const slo = SLO.exec(condition);
+  if (slo !== null) return `Burn rate above ${slo[3]} over ${slo[4]} (${slo[1]} % start within ${slo[2]})`;
   const [, metric, percentile, sign, limit, window] = CONDITION.exec(condition) ?? [];
   if (metric === undefined) return condition;
   const name = percentile === "avg" ? "Mean wait time" : `${METRIC_NAMES[metric as Metric] ?? metric}${percentile === undefined ? "" : ` ${percentile}`}`;
@@ -50,9 +54,41 @@ export function formatMetricValue(condition: string | null, value: number | null
   if (value === null) return "no data";
   const metric = (condition ?? "").split(" ")[0];
   if (metric === "ERROR_RATE") return formatShare(value);
+  if (metric === "SLO") return formatBurnRate(condition ?? "", value);
   if (metric === "LATENCY" || metric === "OLDEST_AGE") return formatDuration(value);
   if (metric === "NO_DATA") return formatDuration(value * 1000);
   return metric === "BACKLOG" ? `${formatCount(value)} ${value === 1 ? "job" : "jobs"}` : formatCount(value);
+}
+
+/** Format a burn rate with the share of jobs that started in time, which follows from it. */
+function formatBurnRate(condition: string, value: number): string {
+  const objective = Number(SLO.exec(condition)?.[1] ?? Number.NaN) / 100;
+  const rate = `burn rate ${Number(value.toPrecision(3))}`;
+  return Number.isFinite(objective) ? `${rate}, ${formatShare(Math.max(0, 1 - value * (1 - objective)))} in time` : rate;
+}
+
+/** Evaluations are usually 30 s apart; after this time without one, a value is no longer called current. */
+const CURRENT_MS = 3 * 60_000;
+
+/** Describe the value of an open incident now; null if there is none to show. */
+export function describeCurrentValue(incident: Incident, nowMs: number): string | null {
+  if (incident.condition === null || incident.resolved_at !== null) return null;
+  if (incident.current_at === null) return "current value unknown";
+  const value = formatMetricValue(incident.condition, incident.current_value);
+  const ageMs = nowMs - Date.parse(incident.current_at);
+  return ageMs <= CURRENT_MS ? `now ${value}` : `${value} ${formatDuration(ageMs)} ago, unknown since`;
+}
+
+/** Describe the result of a back-test in one or two sentences. */
+export function describeBacktest({ fired, queues, every_s, unknown, evaluations, incidents }: Backtest): string {
+  if (unknown === evaluations) return "History is unknown for the last 24 hours.";
+  const times = fired === 0 ? "not have fired" : `have fired ${fired === 1 ? "once" : `${formatCount(fired)} times`}`;
+  const open = incidents.filter((each) => each.resolved_at === null).length;
+  const sentences = [
+    `Would ${times} in the last 24 hours (${formatPlural(queues, "queue")})${open === 0 ? "" : `; ${open} still open`}.`,
+    unknown === 0 ? "" : `History was unknown for ${formatDuration(unknown * every_s * 1000)} of them, in which nothing changes.`,
+  ];
+  return sentences.filter(Boolean).join(" ");
 }
 
 // ---- Incidents ---------------------------------------------------------------------------------------

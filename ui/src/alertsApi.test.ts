@@ -1,5 +1,5 @@
 import { afterEach, expect, it, vi } from "vitest";
-import { acknowledgeIncident, listHealthIncidents, listIncidents } from "./alertsApi";
+import { acknowledgeIncident, backtestRule, listHealthIncidents, listIncidents } from "./alertsApi";
 import { incident, TENANT } from "./fixtures";
 
 const signal = new AbortController().signal;
@@ -34,6 +34,16 @@ it("reads all pages to find health incidents", async () => {
   const pages: Record<string, unknown> = { "": { incidents: [incident()], next: "a=b&c" }, "a=b&c": { incidents: [health], next: null } };
   vi.stubGlobal("fetch", async (url: string) => new Response(JSON.stringify(pages[new URL(url, "http://localhost").searchParams.get("cursor") ?? ""])));
   expect((await listHealthIncidents(signal)).map((each) => each.id)).toEqual(["h"]);
+});
+
+it("back-tests a rule that has no name yet", async () => {
+  const bodies: unknown[] = [];
+  vi.stubGlobal("fetch", async (url: string, options: RequestInit) => {
+    bodies.push(new URL(url, "http://localhost").pathname, JSON.parse(String(options.body)));
+    return new Response(JSON.stringify({ fired: 3 }));
+  });
+  expect(await backtestRule(TENANT, { name: "", metric: "BACKLOG", threshold: 5 }, signal)).toEqual({ fired: 3 });
+  expect(bodies).toEqual(["/api/v1/alerts/rules/backtest", { metric: "BACKLOG", threshold: 5 }]);
 });
 
 it("gives a conflict a friendly title", async () => {

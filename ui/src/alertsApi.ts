@@ -1,6 +1,7 @@
 /** One function per alert endpoint. Does not depend on components or hooks. */
 import { pathSegment, tenantQuery } from "./api";
 import type {
+  Backtest,
   Channel,
   ChannelList,
   CreatedChannel,
@@ -22,6 +23,8 @@ import { ApiError, getChecked, request, REQUEST_TIMEOUT_MS } from "./http";
 const ALERTS = "/api/v1/alerts";
 /** The server responds only after the test message was sent, or timed out. */
 const TEST_TIMEOUT_MS = REQUEST_TIMEOUT_MS + 5000;
+/** A back-test reads a day of history and computes for some seconds if there are many queues. */
+const BACKTEST_TIMEOUT_MS = 60_000;
 
 export function listIncidents(tenant: Tenant, state: "open" | "resolved", cursor: string | null, signal: AbortSignal): Promise<IncidentList> {
   return getChecked(`${ALERTS}/incidents?${tenantQuery(tenant)}&state=${state}&limit=50${cursorParam(cursor)}`, signal, "incidents");
@@ -72,6 +75,12 @@ export type RuleInput = Partial<RuleFields> & { enabled?: boolean };
 
 export async function addRule(tenant: Tenant, input: RuleInput, signal: AbortSignal): Promise<void> {
   await request("POST", `${ALERTS}/rules?${tenantQuery(tenant)}`, signal, input);
+}
+
+/** Ask how often a rule would have fired in the last 24 hours; it need not exist. */
+export async function backtestRule(tenant: Tenant, input: RuleInput, signal: AbortSignal): Promise<Backtest> {
+  const name = input.name === "" ? undefined : input.name;
+  return (await request("POST", `${ALERTS}/rules/backtest?${tenantQuery(tenant)}`, signal, { ...input, name }, BACKTEST_TIMEOUT_MS)) as Backtest;
 }
 
 export async function changeRule(id: string, input: RuleInput, signal: AbortSignal): Promise<void> {

@@ -89,10 +89,11 @@ export type Severity = Incident["severity"];
 export type Rule = api.RuleDocument;
 export type RuleList = api.RuleList;
 /** The fields of a rule that users edit. */
-export type RuleFields = Omit<Rule, keyof Tenant | "id" | "enabled" | "condition">;
+export type RuleFields = Omit<Rule, keyof Tenant | "id" | "enabled" | "condition" | "created_at" | "updated_at" | "last_fired_at">;
 export type Metric = Rule["metric"];
 export type Operator = Rule["operator"];
 export type Percentile = Rule["percentile"];
+export type Backtest = api.BacktestDocument;
 
 export type Channel = api.ChannelDocument;
 export type ChannelList = api.ChannelList;

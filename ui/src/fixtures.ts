@@ -113,6 +113,8 @@ export function incident(values: Partial<IncidentDetail> = {}): IncidentDetail {
     severity: "warning",
     state: "firing",
     value: 45_000,
+    current_value: 50_000,
+    current_at: at(0),
     fired_at: at(0),
     acknowledged_at: null,
     acknowledged_by: null,
@@ -149,6 +151,8 @@ export function rule(values: Partial<Rule> = {}): Rule {
     operator: "GREATER_THAN",
     threshold: 1000,
     percentile: "avg",
+    within_ms: null,
+    objective: null,
     window_s: 300,
     for_s: 0,
     cooldown_s: 900,
@@ -157,6 +161,9 @@ export function rule(values: Partial<Rule> = {}): Rule {
     channels: [],
     enabled: true,
     condition: "BACKLOG > 1,000 jobs over 5 min",
+    created_at: at(0),
+    updated_at: at(0),
+    last_fired_at: null,
     ...values,
   };
 }

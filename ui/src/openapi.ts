@@ -24,6 +24,25 @@ export interface ActionTask {
   env: string;
 }
 
+export interface BacktestDocument {
+  condition: string;
+  start_at: string;
+  end_at: string;
+  fired: number;
+  queues: number;
+  every_s: number;
+  evaluations: number;
+  unknown: number;
+  incidents: BacktestIncident[];
+}
+
+export interface BacktestIncident {
+  queue: string | null;
+  fired_at: string;
+  value: number | null;
+  resolved_at: string | null;
+}
+
 export interface Batch {
   finished_at: string;
   batch_id: number;
@@ -298,6 +317,8 @@ export interface IncidentDetail {
   severity: "info" | "warning" | "critical";
   state: "firing" | "acknowledged" | "resolved";
   value: number | null;
+  current_value: number | null;
+  current_at: string | null;
   fired_at: string;
   acknowledged_at: string | null;
   acknowledged_by: string | null;
@@ -319,6 +340,8 @@ export interface IncidentDocument {
   severity: "info" | "warning" | "critical";
   state: "firing" | "acknowledged" | "resolved";
   value: number | null;
+  current_value: number | null;
+  current_at: string | null;
   fired_at: string;
   acknowledged_at: string | null;
   acknowledged_by: string | null;
@@ -493,6 +516,8 @@ export interface NewRule {
   operator?: "GREATER_THAN" | "LESS_THAN" | null;
   threshold?: number | null;
   percentile?: "avg" | "p50" | "p90" | "p95" | "p99" | null;
+  within_ms?: number | null;
+  objective?: number | null;
   window_s?: number | null;
   cooldown_s?: number | null;
   for_s?: number | null;
@@ -501,7 +526,7 @@ export interface NewRule {
   auto_resolve?: boolean | null;
   channels?: string[] | null;
   name: string;
-  metric: "BACKLOG" | "LATENCY" | "ERROR_RATE" | "OLDEST_AGE" | "NO_DATA";
+  metric: "BACKLOG" | "LATENCY" | "ERROR_RATE" | "OLDEST_AGE" | "NO_DATA" | "SLO";
 }
 
 export interface NewSilence {
@@ -793,6 +818,8 @@ export interface RuleChange {
   operator?: "GREATER_THAN" | "LESS_THAN" | null;
   threshold?: number | null;
   percentile?: "avg" | "p50" | "p90" | "p95" | "p99" | null;
+  within_ms?: number | null;
+  objective?: number | null;
   window_s?: number | null;
   cooldown_s?: number | null;
   for_s?: number | null;
@@ -801,7 +828,7 @@ export interface RuleChange {
   auto_resolve?: boolean | null;
   channels?: string[] | null;
   name?: string | null;
-  metric?: "BACKLOG" | "LATENCY" | "ERROR_RATE" | "OLDEST_AGE" | "NO_DATA" | null;
+  metric?: "BACKLOG" | "LATENCY" | "ERROR_RATE" | "OLDEST_AGE" | "NO_DATA" | "SLO" | null;
 }
 
 export interface RuleDocument {
@@ -811,10 +838,12 @@ export interface RuleDocument {
   env: string;
   name: string;
   queue: string | null;
-  metric: "BACKLOG" | "LATENCY" | "ERROR_RATE" | "OLDEST_AGE" | "NO_DATA";
+  metric: "BACKLOG" | "LATENCY" | "ERROR_RATE" | "OLDEST_AGE" | "NO_DATA" | "SLO";
   operator: "GREATER_THAN" | "LESS_THAN";
   threshold: number;
   percentile: "avg" | "p50" | "p90" | "p95" | "p99";
+  within_ms: number | null;
+  objective: number | null;
   window_s: number;
   cooldown_s: number;
   for_s: number;
@@ -823,10 +852,31 @@ export interface RuleDocument {
   auto_resolve: boolean;
   channels: string[];
   condition: string;
+  created_at: string;
+  updated_at: string;
+  last_fired_at: string | null;
 }
 
 export interface RuleList {
   rules: RuleDocument[];
+}
+
+export interface RuleToTest {
+  queue?: string | null;
+  operator?: "GREATER_THAN" | "LESS_THAN" | null;
+  threshold?: number | null;
+  percentile?: "avg" | "p50" | "p90" | "p95" | "p99" | null;
+  within_ms?: number | null;
+  objective?: number | null;
+  window_s?: number | null;
+  cooldown_s?: number | null;
+  for_s?: number | null;
+  severity?: "info" | "warning" | "critical" | null;
+  enabled?: boolean | null;
+  auto_resolve?: boolean | null;
+  channels?: string[] | null;
+  name?: string | null;
+  metric: "BACKLOG" | "LATENCY" | "ERROR_RATE" | "OLDEST_AGE" | "NO_DATA" | "SLO";
 }
 
 export interface RunningTasks {

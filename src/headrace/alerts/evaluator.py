@@ -7,6 +7,7 @@ on rules. Rules whose history could not be read keep their state.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,15 @@ from headrace.alerts.lease import EvaluatorLease
 from headrace.alerts.meta_rules import FAILING_AFTER, LOSS_WINDOW_S, META_RULES, compute_meta_rule_values
 from headrace.alerts.problems import list_recent_problems, list_recent_server_events
 from headrace.alerts.records import Silence, list_enabled_rules, list_failing_channels, list_silences, read_revision
-from headrace.alerts.rule_values import EnvironmentMeasurements, TierReadPlan, choose_tier, plan_tier_reads
+from headrace.alerts.rule_values import (
+    COARSE_TIER,
+    EnvironmentMeasurements,
+    TierReadPlan,
+    choose_tier,
+    compute_no_data_values,
+    is_lag_acceptable,
+    plan_tier_reads,
+)
 from headrace.alerts.rules import Rule, RuleMetric
 from headrace.alerts.state_machine import Phase, Values, evaluate, resolve_state
 from headrace.alerts.state_store import (
@@ -34,7 +43,7 @@ from headrace.errors import HeadraceError
 from headrace.model.names import EnvRef
 from headrace.postgres.connect import Connection, Pool, transaction
 from headrace.warehouse import alert_samples
-from headrace.warehouse.alert_samples import PipelineProgress
+from headrace.warehouse.alert_samples import PipelineProgress, UnknownPeriod
 from headrace.warehouse.connect import Client
 from headrace.warehouse.query_runner import Columns, HistoryTooSlow, QueryRunner
 
@@ -82,9 +91,10 @@ class EnvironmentRules:
 
     def __post_init__(self) -> None:
         self.read_plans = plan_tier_reads(self.rules)
-        groups: dict[tuple[str, str, int], list[Rule]] = {}
+        groups: dict[tuple[Any, ...], list[Rule]] = {}
         for rule in self.rules:
-            groups.setdefault((rule.metric, rule.percentile, rule.window_s), []).append(rule)
+            measured = (rule.metric, rule.percentile, rule.window_s, rule.within_ms, rule.objective)
+            groups.setdefault(measured, []).append(rule)
         self.groups = list(groups.values())  # the rules of a group are compared with the same values
 
 
@@ -115,7 +125,7 @@ class Evaluator:
         watermark_ms = progress.watermark_ms if progress else None
         done.lag_ms = None if watermark_ms is None else max(0, now_ms - watermark_ms)
         for batch in _batch_environments(self._environments):
-            self._evaluate_batch(done, batch, self._measure(done, batch, now_ms), now_ms, progress, silences)
+            self._evaluate_batch(done, batch, self._measure(done, batch, now_ms, progress), now_ms, progress, silences)
         self._evaluate_meta_rules(done, progress, now_ms)
         self._resolve_orphans(done, now_ms)
         return done
@@ -147,29 +157,53 @@ class Evaluator:
             return None
 
     def _measure(
-        self, done: EvaluationReport, batch: Sequence[EnvironmentRules], now_ms: int
+        self,
+        done: EvaluationReport,
+        batch: Sequence[EnvironmentRules],
+        now_ms: int,
+        progress: PipelineProgress | None,
     ) -> dict[tuple[EnvRef, str], EnvironmentMeasurements] | None:
         """Return what the rules of the batch need, by environment and tier; None if history is unknown or too old."""
-        if done.unreachable or done.lag_ms is None or done.lag_ms > self._options.max_lag_s * 1000:
+        if done.unreachable or progress is None or done.lag_ms is None:
+            return None
+        if not is_lag_acceptable(done.lag_ms, self._options.max_lag_s):
             return None
         horizon_ms = now_ms - done.lag_ms
+        envs = [each.ref for each in batch]
         try:
+            unknown = self._read_unknown_periods(done, batch[0].read_plans, horizon_ms, progress)
             return {
                 key: measured
                 for cut in batch[0].read_plans
-                for key, measured in self._read_tier(done, cut, [each.ref for each in batch], horizon_ms).items()
+                for key, measured in self._read_tier(done, cut, envs, horizon_ms, unknown).items()
             }
         except Exception as error:  # any failure leaves the values unknown and must be reported
             self._record_failure(done, error)
             return None
 
+    def _read_unknown_periods(
+        self, done: EvaluationReport, cuts: Sequence[TierReadPlan], horizon_ms: int, progress: PipelineProgress
+    ) -> list[UnknownPeriod]:
+        """Return the unknown periods of the longest window, if some rule needs them."""
+        longest_s = max((cut.windows_s[0] for cut in cuts if cut.slo), default=0)
+        if not longest_s:
+            return []
+        reads = self._make_query_runner(done)
+        start_ms = horizon_ms - (longest_s + COARSE_TIER.seconds) * 1000
+        return alert_samples.read_unknown_periods(reads, start_ms, horizon_ms, progress.reported_since_ms)
+
     def _read_tier(
-        self, done: EvaluationReport, cut: TierReadPlan, envs: Sequence[EnvRef], horizon_ms: int
+        self,
+        done: EvaluationReport,
+        cut: TierReadPlan,
+        envs: Sequence[EnvRef],
+        horizon_ms: int,
+        unknown: Sequence[UnknownPeriod],
     ) -> dict[tuple[EnvRef, str], EnvironmentMeasurements]:
         reads, end_s = self._make_query_runner(done), cut.compute_end_s(horizon_ms)
         starts_s = [end_s - window_s for window_s in cut.windows_s]
         pieces_by_queue = alert_samples.read_window_pieces(
-            reads, cut.tier, envs, starts_s, end_s, histograms=cut.histograms
+            reads, cut.tier, envs, starts_s, end_s, histograms=cut.histograms, slo=cut.slo, unknown=unknown
         )
         left = alert_samples.read_carried_gauges(reads, envs, starts_s[0]) if cut.gauges else {}
         pieces: dict[EnvRef, dict[str, list[alert_samples.WindowPiece]]] = {env: {} for env in envs}
@@ -178,7 +212,10 @@ class Evaluator:
             pieces[ref.environment][ref.queue] = each
         for ref, each in left.items():
             carried[ref.environment][ref.queue] = each
-        return {(env, cut.tier.name): EnvironmentMeasurements(cut, end_s, pieces[env], carried[env]) for env in envs}
+        return {
+            (env, cut.tier.name): EnvironmentMeasurements(cut, end_s, pieces[env], carried[env], unknown)
+            for env in envs
+        }
 
     def _evaluate_batch(
         self,
@@ -279,7 +316,7 @@ def _batch_environments(environments: Sequence[EnvironmentRules]) -> Iterator[li
 def _select_rules_to_evaluate(group: Sequence[Rule], values: Values | None, states: States) -> list[Rule]:
     """Return the rules that can change: those with a stored state, and those whose condition the highest or lowest
     value meets."""
-    measured = [value for value in (values or {}).values() if value is not None]
+    measured = [value for value in (values or {}).values() if value is not None and not math.isnan(value)]
     low, high = min(measured, default=None), max(measured, default=None)
     return [rule for rule in group if rule.id in states or rule.is_met(high) or rule.is_met(low)]
 
@@ -293,11 +330,7 @@ def _compute_values(
 ) -> Values | None:
     """Return the values that the rule is compared with; None if unknown."""
     if rule.metric == RuleMetric.NO_DATA:
-        if progress is None:
-            return None
-        # The seconds since the watermark; without a watermark, since the rule was created.
-        newest_ms = rule.created_ms if progress.watermark_ms is None else progress.watermark_ms
-        return {"": max(0.0, (now_ms - newest_ms) / 1000)}
+        return None if progress is None else compute_no_data_values(rule, progress.watermark_ms, now_ms)
     if measured is None:
         return None
     return measured[env, choose_tier(rule.window_s).name].compute_values(rule)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from headrace.alerts.rules import HEALTH, Rule, RuleMetric, format_value, rule_from_document
+from headrace.alerts.rules import HEALTH, Rule, RuleMetric, rule_from_document
 
 MAX_QUEUES_SHOWN = 10
 """Queues listed in a message; the rest is given as a number."""
@@ -91,7 +91,7 @@ class AlertMessage:
     def _format_transition(self, each: MessageTransition) -> str:
         is_own = self.rule.metric in (HEALTH, RuleMetric.NO_DATA)
         what = "" if is_own and not each.queue else f"{_to_single_line(each.queue)}: "
-        value = "" if self.rule.metric == HEALTH else f"{format_value(self.rule.metric, each.value)}, "
+        value = "" if self.rule.metric == HEALTH else f"{self.rule.format_measured(each.value)}, "
         if self.kind == "firing":
             return f"{what}{value}since {_format_time(each.since_ms)}"
         because = f" ({each.reason})" if each.reason else ""

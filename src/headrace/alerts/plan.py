@@ -23,14 +23,28 @@ from headrace.alerts.records import (
     remove_channel,
     remove_rule,
 )
-from headrace.alerts.rules import MAX_COOLDOWN_S, MAX_FOR_S, MAX_WINDOW_S, InvalidRule, Rule, make_rule
+from headrace.alerts.rules import (
+    MAX_COOLDOWN_S,
+    MAX_FOR_S,
+    MAX_WINDOW_S,
+    MAX_WITHIN_MS,
+    InvalidRule,
+    Rule,
+    make_rule,
+)
 from headrace.kinds import duration
 from headrace.model.names import EnvRef, find_name_problem
 from headrace.postgres.connect import Connection
 
 PlannedName = tuple[EnvRef, str]
 
-SPANS = {"window": MAX_WINDOW_S, "cooldown": MAX_COOLDOWN_S, "for": MAX_FOR_S}
+SPANS = {
+    "window": ("window_s", 1, MAX_WINDOW_S),
+    "cooldown": ("cooldown_s", 1, MAX_COOLDOWN_S),
+    "for": ("for_s", 1, MAX_FOR_S),
+    "within": ("within_ms", 1000, MAX_WITHIN_MS // 1000),
+}
+"""Durations in a file: field of the rule, units of the field per second, and the longest duration in seconds."""
 TABLES = ("rule", "channel")
 
 
@@ -151,13 +165,13 @@ def _split_environment(what: str, given: dict[str, Any]) -> tuple[EnvRef, dict[s
 
 
 def _parse_spans(given: dict[str, Any]) -> dict[str, Any]:
-    """Convert durations to seconds: `window = "5m"` → `window_s = 300`. Raises InvalidRule."""
+    """Convert durations to the fields of a rule: `window = "5m"` → `window_s = 300`. Raises InvalidRule."""
     fields = {key: value for key, value in given.items() if key not in SPANS}
-    for key, most in SPANS.items():
+    for key, (field, per_s, most) in SPANS.items():
         if key in given:
             kind = duration("0s", f"{most}s")
             try:
-                fields[f"{key}_s"] = int(kind.parse(given[key]))
+                fields[field] = int(round(kind.parse(given[key]) * per_s, 6))
             except (ValueError, KeyError):
                 raise InvalidRule(
                     f"Rule {given.get('name')!r}: {key} must be {kind.allowed}, not {given[key]!r}. "

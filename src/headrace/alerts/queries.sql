@@ -1,9 +1,14 @@
 -- Rules --------------------------------------------------------------------------------------------------------------
 
 -- name: list_rules
--- Return the rules of tenants, ordered by tenant and name. `org`, `project` and `env` select tenants; NULL matches all.
+-- Return the rules of tenants with their times, ordered by tenant and name. last_fired_at: the newest incident, also
+-- one that was deleted after its retention; NULL: none. `org`, `project` and `env` select tenants; NULL matches all.
 SELECT id, org, project, env, name, metric, operator, threshold, queue, percentile, window_s, cooldown_s, for_s, severity, enabled,
-  auto_resolve, channels, (extract(epoch FROM created_at) * 1000)::bigint AS created_ms
+  auto_resolve, channels, within_ms, objective, (extract(epoch FROM created_at) * 1000)::bigint AS created_ms,
+  created_at, updated_at, greatest(
+    (SELECT max(i.fired_at) FROM alert_incidents AS i WHERE i.rule_id = alert_rules.id),
+    (SELECT f.fired_at FROM alert_last_firings AS f WHERE f.rule_id = alert_rules.id)
+  ) AS last_fired_at
 FROM alert_rules
 WHERE (%(org)s::text IS NULL OR org = %(org)s)
   AND (%(project)s::text IS NULL OR project = %(project)s)
@@ -13,22 +18,26 @@ ORDER BY org, project, env, name
 -- name: list_enabled_rules
 -- Return all rules that are enabled, ordered by tenant.
 SELECT id, org, project, env, name, metric, operator, threshold, queue, percentile, window_s, cooldown_s, for_s, severity, enabled,
-  auto_resolve, channels, (extract(epoch FROM created_at) * 1000)::bigint AS created_ms
+  auto_resolve, channels, within_ms, objective, (extract(epoch FROM created_at) * 1000)::bigint AS created_ms
 FROM alert_rules
 WHERE enabled
 ORDER BY org, project, env, id
 
 -- name: find_rule
--- Return one rule.
+-- Return one rule with its times, as list_rules does.
 SELECT id, org, project, env, name, metric, operator, threshold, queue, percentile, window_s, cooldown_s, for_s, severity, enabled,
-  auto_resolve, channels, (extract(epoch FROM created_at) * 1000)::bigint AS created_ms
+  auto_resolve, channels, within_ms, objective, (extract(epoch FROM created_at) * 1000)::bigint AS created_ms,
+  created_at, updated_at, greatest(
+    (SELECT max(i.fired_at) FROM alert_incidents AS i WHERE i.rule_id = alert_rules.id),
+    (SELECT f.fired_at FROM alert_last_firings AS f WHERE f.rule_id = alert_rules.id)
+  ) AS last_fired_at
 FROM alert_rules
 WHERE id = %(id)s
 
 -- name: lock_rule
 -- Return one rule, and lock it until the transaction ends.
 SELECT id, org, project, env, name, metric, operator, threshold, queue, percentile, window_s, cooldown_s, for_s, severity, enabled,
-  auto_resolve, channels, (extract(epoch FROM created_at) * 1000)::bigint AS created_ms
+  auto_resolve, channels, within_ms, objective, (extract(epoch FROM created_at) * 1000)::bigint AS created_ms
 FROM alert_rules
 WHERE id = %(id)s
 FOR UPDATE
@@ -36,14 +45,16 @@ FOR UPDATE
 -- name: put_rule
 -- Add a rule, or change the one with this id. `window_s`, `cooldown_s` and `for_s` are seconds.
 INSERT INTO alert_rules (id, org, project, env, name, metric, operator, threshold, queue, percentile, window_s, cooldown_s,
-  for_s, severity, enabled, auto_resolve, channels)
+  for_s, severity, enabled, auto_resolve, channels, within_ms, objective)
 VALUES (%(id)s, %(org)s, %(project)s, %(env)s, %(name)s, %(metric)s, %(operator)s, %(threshold)s, %(queue)s, %(percentile)s,
-  %(window_s)s, %(cooldown_s)s, %(for_s)s, %(severity)s, %(enabled)s, %(auto_resolve)s, %(channels)s)
+  %(window_s)s, %(cooldown_s)s, %(for_s)s, %(severity)s, %(enabled)s, %(auto_resolve)s, %(channels)s,
+  %(within_ms)s, %(objective)s)
 ON CONFLICT (id) DO UPDATE
 SET name = excluded.name, metric = excluded.metric, operator = excluded.operator, threshold = excluded.threshold,
   queue = excluded.queue, percentile = excluded.percentile, window_s = excluded.window_s,
   cooldown_s = excluded.cooldown_s, for_s = excluded.for_s, severity = excluded.severity, enabled = excluded.enabled,
-  auto_resolve = excluded.auto_resolve, channels = excluded.channels, updated_at = now()
+  auto_resolve = excluded.auto_resolve, channels = excluded.channels, within_ms = excluded.within_ms,
+  objective = excluded.objective, updated_at = now()
 
 -- name: delete_rule
 -- Delete a rule; returns its id if it existed.
@@ -149,26 +160,28 @@ RETURNING id
 -- Incidents ----------------------------------------------------------------------------------------------------------
 
 -- name: list_incidents
--- Return incidents of tenants, newest first: at most `limit`, before the position `before_at`, `before_id` (NULL: from
+-- Return incidents of tenants, newest first, with the value of the last evaluation while they are open: at most `limit`, before the position `before_at`, `before_id` (NULL: from
 -- the newest), resolved or not as `open` says (NULL: both). `org`, `project` and `env` select tenants; NULL matches
 -- all.
-SELECT id, rule_id, rule, org, project, env, queue, severity, channels, value, fired_at, acknowledged_at, acknowledged_by, resolved_at,
-  reason
-FROM alert_incidents
-WHERE (%(org)s::text IS NULL OR org = %(org)s)
-  AND (%(project)s::text IS NULL OR project = %(project)s)
-  AND (%(env)s::text IS NULL OR env = %(env)s)
-  AND (%(open)s::boolean IS NULL OR (resolved_at IS NULL) = %(open)s)
-  AND (%(before_at)s::timestamptz IS NULL OR (fired_at, id) < (%(before_at)s, %(before_id)s))
-ORDER BY fired_at DESC, id DESC
+SELECT i.id, i.rule_id, i.rule, i.org, i.project, i.env, i.queue, i.severity, i.channels, i.value, i.fired_at, i.acknowledged_at,
+  i.acknowledged_by, i.resolved_at, i.reason, s.value AS current_value, to_timestamp(s.measured_ms / 1000.0) AS current_at
+FROM alert_incidents AS i
+LEFT JOIN alert_states AS s ON s.rule_id = i.rule_id AND s.queue = i.queue AND s.incident = i.id
+WHERE (%(org)s::text IS NULL OR i.org = %(org)s)
+  AND (%(project)s::text IS NULL OR i.project = %(project)s)
+  AND (%(env)s::text IS NULL OR i.env = %(env)s)
+  AND (%(open)s::boolean IS NULL OR (i.resolved_at IS NULL) = %(open)s)
+  AND (%(before_at)s::timestamptz IS NULL OR (i.fired_at, i.id) < (%(before_at)s, %(before_id)s))
+ORDER BY i.fired_at DESC, i.id DESC
 LIMIT %(limit)s
 
 -- name: find_incident
--- Return one incident.
-SELECT id, rule_id, rule, org, project, env, queue, severity, channels, value, fired_at, acknowledged_at, acknowledged_by, resolved_at,
-  reason
-FROM alert_incidents
-WHERE id = %(id)s
+-- Return one incident, with the value of the last evaluation while it is open.
+SELECT i.id, i.rule_id, i.rule, i.org, i.project, i.env, i.queue, i.severity, i.channels, i.value, i.fired_at, i.acknowledged_at,
+  i.acknowledged_by, i.resolved_at, i.reason, s.value AS current_value, to_timestamp(s.measured_ms / 1000.0) AS current_at
+FROM alert_incidents AS i
+LEFT JOIN alert_states AS s ON s.rule_id = i.rule_id AND s.queue = i.queue AND s.incident = i.id
+WHERE i.id = %(id)s
 
 -- name: find_incident_rule
 -- Return the rule of an incident as it was when it fired, and the channels of the incident.
@@ -213,7 +226,7 @@ ORDER BY m.seq
 
 -- name: lock_states
 -- Return the states of the rules `rules`, per queue, and lock them until the transaction ends.
-SELECT rule_id, queue, phase, since_ms, clean_ms, fired_ms, incident, told, value
+SELECT rule_id, queue, phase, since_ms, clean_ms, fired_ms, incident, told, value, measured_ms
 FROM alert_states
 WHERE rule_id = ANY(%(rules)s)
 ORDER BY rule_id, queue
@@ -222,7 +235,7 @@ FOR UPDATE
 -- name: lock_orphaned_states
 -- Return at most `limit` states of rules that were removed or disabled, and lock them until the transaction ends.
 -- States of Headrace's own health have no rule and are left out.
-SELECT s.rule_id, s.queue, s.phase, s.since_ms, s.clean_ms, s.fired_ms, s.incident, s.told, s.value
+SELECT s.rule_id, s.queue, s.phase, s.since_ms, s.clean_ms, s.fired_ms, s.incident, s.told, s.value, s.measured_ms
 FROM alert_states AS s
 LEFT JOIN alert_rules AS r ON r.id = s.rule_id
 WHERE (r.id IS NULL OR NOT r.enabled) AND s.rule_id NOT LIKE 'health:%%'
@@ -232,11 +245,12 @@ FOR UPDATE OF s
 
 -- name: put_state
 -- Store the state of a rule for a queue; times are ms.
-INSERT INTO alert_states (rule_id, queue, phase, since_ms, clean_ms, fired_ms, incident, told, value)
-VALUES (%(rule_id)s, %(queue)s, %(phase)s, %(since_ms)s, %(clean_ms)s, %(fired_ms)s, %(incident)s, %(told)s, %(value)s)
+INSERT INTO alert_states (rule_id, queue, phase, since_ms, clean_ms, fired_ms, incident, told, value, measured_ms)
+VALUES (%(rule_id)s, %(queue)s, %(phase)s, %(since_ms)s, %(clean_ms)s, %(fired_ms)s, %(incident)s, %(told)s, %(value)s,
+  %(measured_ms)s)
 ON CONFLICT (rule_id, queue) DO UPDATE
 SET phase = excluded.phase, since_ms = excluded.since_ms, clean_ms = excluded.clean_ms, fired_ms = excluded.fired_ms,
-  incident = excluded.incident, told = excluded.told, value = excluded.value
+  incident = excluded.incident, told = excluded.told, value = excluded.value, measured_ms = excluded.measured_ms
 
 -- name: delete_state
 -- Delete the state of a rule for a queue: the rule is ok, and there is nothing to remember.
@@ -326,8 +340,17 @@ GROUP BY 1
 -- Retention ----------------------------------------------------------------------------------------------------------
 
 -- name: purge_incidents
--- Delete incidents that were resolved more than `keep_s` seconds ago.
-DELETE FROM alert_incidents WHERE resolved_at < now() - %(keep_s)s * interval '1 second'
+-- Delete incidents that were resolved more than `keep_s` seconds ago, and keep the time at which each rule fired last.
+WITH purged AS (
+  DELETE FROM alert_incidents WHERE resolved_at < now() - %(keep_s)s * interval '1 second' RETURNING rule_id, fired_at
+)
+INSERT INTO alert_last_firings (rule_id, fired_at)
+SELECT p.rule_id, max(p.fired_at) FROM purged AS p JOIN alert_rules AS r ON r.id = p.rule_id GROUP BY p.rule_id
+ON CONFLICT (rule_id) DO UPDATE SET fired_at = greatest(alert_last_firings.fired_at, excluded.fired_at)
+
+-- name: purge_last_firings
+-- Delete the times at which removed rules fired last.
+DELETE FROM alert_last_firings AS f WHERE NOT EXISTS (SELECT 1 FROM alert_rules AS r WHERE r.id = f.rule_id)
 
 -- name: purge_transitions
 -- Delete transitions older than `keep_s` seconds, except those of open incidents.

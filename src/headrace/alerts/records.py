@@ -31,6 +31,20 @@ def generate_id(kind: str) -> str:
 
 
 @dataclass(frozen=True)
+class RuleRecord:
+    """A stored rule with the times that users see."""
+
+    rule: Rule
+    created_at: datetime
+    updated_at: datetime
+    last_fired_at: datetime | None  # None: never, or before this time was stored
+
+    @property
+    def environment(self) -> EnvRef:
+        return self.rule.environment
+
+
+@dataclass(frozen=True)
 class Channel(EnvironmentRecord):
     name: str
     type: str
@@ -75,6 +89,8 @@ class Incident(EnvironmentRecord):
     acknowledged_by: str | None
     resolved_at: datetime | None
     reason: str | None
+    current_value: float | None = None  # of the last evaluation with a known value; None if resolved or not measured
+    current_at: datetime | None = None  # time of that evaluation; None if resolved or unknown
 
     @property
     def condition(self) -> str | None:
@@ -95,6 +111,18 @@ def list_rules(conn: Connection, where: Mapping[str, str | None] = ANY_ENVIRONME
 
 def list_enabled_rules(conn: Connection) -> list[Rule]:
     return [rule_from_document(row) for row in _fetch_rows(conn, QUERIES["list_enabled_rules"], {})]
+
+
+def list_rule_records(conn: Connection, where: Mapping[str, str | None] = ANY_ENVIRONMENT) -> list[RuleRecord]:
+    return [_make_rule_record(row) for row in _fetch_rows(conn, QUERIES["list_rules"], where)]
+
+
+def find_rule_record(conn: Connection, rule_id: str) -> RuleRecord | None:
+    return next(map(_make_rule_record, _fetch_rows(conn, QUERIES["find_rule"], {"id": rule_id})), None)
+
+
+def _make_rule_record(row: dict[str, Any]) -> RuleRecord:
+    return RuleRecord(rule_from_document(row), row["created_at"], row["updated_at"], row["last_fired_at"])
 
 
 def find_rule(conn: Connection, rule_id: str) -> Rule | None:

@@ -20,6 +20,7 @@ MAX_WINDOW_S = 30 * 86_400
 MAX_COOLDOWN_S = 7 * 86_400
 MAX_FOR_S = 7 * 86_400
 MAX_CHANNELS = 20
+MAX_WITHIN_MS = 7 * 86_400_000
 
 
 class InvalidRule(HeadraceError):
@@ -32,6 +33,7 @@ class RuleMetric(StrEnum):
     ERROR_RATE = "ERROR_RATE"  # failed / started attempts, 0 to 1
     OLDEST_AGE = "OLDEST_AGE"  # age of the oldest waiting job in ms; maximum within the window
     NO_DATA = "NO_DATA"  # no new history for the length of the window
+    SLO = "SLO"  # burn rate: share of jobs that started too late, divided by the share that the objective allows
 
 
 HEALTH = "HEALTH"
@@ -44,7 +46,8 @@ class Operator(StrEnum):
 
 
 SIGN = {Operator.GREATER_THAN: ">", Operator.LESS_THAN: "<"}
-UNIT = {"BACKLOG": "jobs", "LATENCY": "ms", "ERROR_RATE": "", "OLDEST_AGE": "ms", "NO_DATA": "s", HEALTH: ""}
+UNIT = {"BACKLOG": "jobs", "LATENCY": "ms", "ERROR_RATE": "", "OLDEST_AGE": "ms", "NO_DATA": "s", "SLO": "", HEALTH: ""}
+SLO_FIELDS = ("within_ms", "objective")
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 AVERAGE = "avg"
 SEVERITIES = ("info", "warning", "critical")
@@ -80,6 +83,8 @@ class Rule(EnvironmentRecord):
     auto_resolve: bool = True
     channels: tuple[str, ...] = ()  # ids
     created_ms: int = 0
+    within_ms: int | None = None  # SLO only: longest wait of a job that started in time
+    objective: float | None = None  # SLO only: share of the jobs that should start in time, between 0 and 1
 
     @property
     def clean_window_s(self) -> int:
@@ -104,8 +109,17 @@ class Rule(EnvironmentRecord):
         if self.metric == RuleMetric.NO_DATA:
             return f"NO_DATA for {format_span(self.window_s)}"
         what = f"{self.metric} {self.percentile}" if self.metric == RuleMetric.LATENCY else self.metric
+        if self.metric == RuleMetric.SLO and self.within_ms is not None and self.objective is not None:
+            what = f"SLO {format_share(self.objective)} within {format_wait(self.within_ms)}: burn rate"
         value = format_value(self.metric, self.threshold)
         return f"{what} {SIGN[Operator(self.operator)]} {value} over {format_span(self.window_s)}"
+
+    def format_measured(self, value: float | None) -> str:
+        """Format a measured value: `1,200 jobs`, `burn rate 3.2, 96.8 % within 5 s`."""
+        if self.metric != RuleMetric.SLO or value is None or self.within_ms is None or self.objective is None:
+            return format_value(self.metric, value)
+        share = 100 * compute_share_in_time(value, self.objective)
+        return f"burn rate {format_value(self.metric, value)}, {share:.4g} % within {format_wait(self.within_ms)}"
 
 
 RULE_FIELDS = frozenset(each.name for each in fields(Rule)) - {"id", "org", "project", "env", "created_ms"}
@@ -121,8 +135,10 @@ def make_rule(rule_id: str, tenant: EnvRef, given: dict[str, Any], created_ms: i
         )
     if missing := {"name", "metric"} - given.keys():
         raise InvalidRule(f"A rule requires {' and '.join(sorted(missing))}. Nothing was changed.")
+    if given["metric"] == RuleMetric.SLO:
+        given = {"threshold": 1.0, **given}  # fire when less than the objective started in time
     if "threshold" not in given and given["metric"] != RuleMetric.NO_DATA:
-        raise InvalidRule("A rule requires a threshold, unless its metric is NO_DATA. Nothing was changed.")
+        raise InvalidRule("A rule requires a threshold, unless its metric is NO_DATA or SLO. Nothing was changed.")
     rule = Rule(rule_id, tenant.org, tenant.project, tenant.env, **_normalize_fields(given), created_ms=created_ms)
     if problems := list(_find_problems(rule, given)):
         raise InvalidRule(f"Invalid rule {rule.name!r}: {'; '.join(problems)}. Nothing was changed.")
@@ -160,6 +176,7 @@ def _find_problems(rule: Rule, given: dict[str, Any]) -> Iterator[str]:
         yield f"channels must be at most {MAX_CHANNELS} names or ids"
     if rule.percentile != AVERAGE and rule.metric != RuleMetric.LATENCY:
         yield "percentile applies only to LATENCY"
+    yield from _find_slo_problems(rule)
     if rule.metric == RuleMetric.NO_DATA:
         if rule.queue is not None:
             yield "NO_DATA applies to all history: omit queue"
@@ -191,6 +208,36 @@ def _find_threshold_problems(rule: Rule) -> Iterator[str]:
         yield "the ERROR_RATE threshold is a ratio from 0 to 1"
 
 
+def _find_slo_problems(rule: Rule) -> Iterator[str]:
+    if rule.metric != RuleMetric.SLO:
+        if named := [each for each in SLO_FIELDS if getattr(rule, each) is not None]:
+            yield f"{' and '.join(named)} applies only to SLO"
+        return
+    within_ms: Any = rule.within_ms
+    if not isinstance(within_ms, int) or isinstance(within_ms, bool) or not 1 <= within_ms <= MAX_WITHIN_MS:
+        yield f"SLO requires within_ms, a whole number from 1 to {MAX_WITHIN_MS}"
+    if rule.operator != Operator.GREATER_THAN:
+        yield "SLO compares the burn rate, which is above the threshold when jobs start too late: use GREATER_THAN"
+    objective: Any = rule.objective
+    if not isinstance(objective, int | float) or isinstance(objective, bool) or not 0 < objective < 1:
+        yield "SLO requires objective, a share above 0 and below 1"
+        return
+    highest = compute_burn_rate(1.0, objective)
+    threshold: Any = rule.threshold
+    if isinstance(threshold, int | float) and threshold >= highest:
+        yield f"the burn rate is {highest:g} if every job starts too late: a threshold of {highest:g} can never fire"
+
+
+def compute_burn_rate(late: float, objective: float) -> float:
+    """Return how many times faster than allowed the error budget is used, if this share of the jobs is late."""
+    return round(late / (1 - objective), 9)  # rounded: a share equal to the objective is exactly 1
+
+
+def compute_share_in_time(burn_rate: float, objective: float) -> float:
+    """Return the share of the jobs that started in time, from the burn rate."""
+    return 1 - burn_rate * (1 - objective)
+
+
 def _find_span_problems(rule: Rule) -> Iterator[str]:
     limits = {"window_s": (5, MAX_WINDOW_S), "cooldown_s": (0, MAX_COOLDOWN_S), "for_s": (0, MAX_FOR_S)}
     for what, (low, high) in limits.items():
@@ -210,9 +257,21 @@ def format_value(metric: str, value: float | None) -> str:
     if metric == RuleMetric.ERROR_RATE:
         return f"{100 * value:.3g} %"
     if metric in (RuleMetric.OLDEST_AGE, RuleMetric.LATENCY) and value >= 10_000:
-        return format_span(round(value / 1000))
+        return format_wait(value)
     shown = f"{value:,.0f}" if value == round(value) or value >= 100 else f"{value:.3g}"
     return f"{shown} {UNIT.get(metric, '')}".strip()
+
+
+def format_share(share: float) -> str:
+    """Format a share without rounding it up: `99.95 %`."""
+    return f"{100 * share:.12g} %"
+
+
+def format_wait(ms: float) -> str:
+    """Format a wait: `250 ms`, `5 s`, `2 min 30 s`."""
+    if ms >= 10_000 or (ms >= 1000 and ms % 1000 == 0):
+        return format_span(round(ms / 1000))
+    return f"{ms:g} ms"
 
 
 def format_span(seconds: int) -> str:

@@ -22,6 +22,7 @@ PURGE_EVERY_S = 3600.0
 STOP_S = 15.0
 PURGE_QUERIES = (
     QUERIES["purge_incidents"],
+    QUERIES["purge_last_firings"],
     QUERIES["purge_transitions"],
     QUERIES["purge_messages"],
     QUERIES["purge_silences"],

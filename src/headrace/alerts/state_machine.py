@@ -11,6 +11,7 @@ Only time differences are used; if the clock goes back, waits become longer, nev
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -19,7 +20,10 @@ from uuid import NAMESPACE_OID, uuid5
 from headrace.alerts.rules import Rule
 
 Values = Mapping[str, float | None]
-"""Measured values by queue. None, or an absent queue, means that there was nothing to measure, which is clean."""
+"""Measured values by queue. None, or an absent queue, means that there was nothing to measure, which is clean;
+UNKNOWN_VALUE means that the value of this queue is unknown, which changes nothing."""
+
+UNKNOWN_VALUE = math.nan
 
 FLAPPING_AFTER = 3
 """Firings within the flapping window from which a rule counts as flapping."""
@@ -47,6 +51,7 @@ class RuleState:
     incident: str | None = None
     told: bool = False  # channels were notified of the incident
     value: float | None = None
+    measured_ms: int | None = None  # FIRING: time of the last evaluation with a known value, which is `value`
 
 
 @dataclass(frozen=True)
@@ -74,17 +79,18 @@ def evaluate(
 ) -> tuple[dict[str, RuleState], list[Transition]]:
     """Return the changed states and their transitions.
 
-    `values` None means unknown. `is_silenced` says whether a queue's messages are suppressed.
+    `values` None means that all of them are unknown. `is_silenced` says whether a queue's messages are suppressed.
     """
     changed: dict[str, RuleState] = {}
     transitions: list[Transition] = []
     queues = states if values is None else _select_queues_to_evaluate(rule, values, states)
     for queue in queues:
         before = states.get(queue, INITIAL_STATE)
-        if values is None:
+        value = UNKNOWN_VALUE if values is None else values.get(queue)
+        if value is not None and math.isnan(value):
             after, new = replace(before, clean_ms=None), []
         else:
-            after, new = _compute_next_state(rule, queue, values.get(queue), before, now_ms, is_silenced(queue))
+            after, new = _compute_next_state(rule, queue, value, before, now_ms, is_silenced(queue))
         if after != before:
             changed[queue] = after
         transitions += new
@@ -114,7 +120,8 @@ def _compute_next_state(
     state = _shift_to_clock(state, now_ms)
     met = rule.is_met(value) and rule.queue in (None, queue)
     if state.phase == Phase.FIRING:
-        return _step_while_firing(rule, queue, replace(state, value=value), met, now_ms, is_silenced)
+        state = replace(state, value=value, measured_ms=now_ms)
+        return _step_while_firing(rule, queue, state, met, now_ms, is_silenced)
     if not met:
         return _step_while_clean(rule, queue, state, value, now_ms)
     transitions: list[Transition] = []
@@ -125,7 +132,7 @@ def _compute_next_state(
         fired = (*state.fired_ms, now_ms)[-MAX_FIRINGS_KEPT:]
         # The id includes earlier firings, because a clock that goes back repeats times.
         incident = derive_id(rule.id, queue, "incident", str(fired))
-        state = RuleState(Phase.FIRING, now_ms, None, fired, incident, told=not is_silenced, value=value)
+        state = RuleState(Phase.FIRING, now_ms, None, fired, incident, not is_silenced, value, measured_ms=now_ms)
         transitions.append(_make_transition(rule, queue, Phase.FIRING, state, now_ms, told=not is_silenced))
     return state, transitions
 

@@ -46,6 +46,9 @@ SNAPSHOT_TIMEOUT_S = 1.0
 CHANNEL_TEST_SLOTS = SlotLimits(environment=2, organisation=4, total=16)
 """Concurrent channel tests. Each occupies a thread for seconds, and other routes need threads too."""
 
+BACKTEST_SLOTS = SlotLimits(environment=1, organisation=2, total=4)
+"""Concurrent back-tests of alert rules. Each computes for up to some seconds."""
+
 FAILURES_PER_S = 0.2
 FAILURES_BURST = 20
 """Invalid keys that one address may send before it is rate limited."""
@@ -101,6 +104,7 @@ class Services:
     )
     channel_policy: ChannelPolicy = field(init=False)
     channel_test_slots: TenantSlots = field(init=False, default_factory=lambda: TenantSlots(CHANNEL_TEST_SLOTS))
+    backtest_slots: TenantSlots = field(init=False, default_factory=lambda: TenantSlots(BACKTEST_SLOTS))
     feed_hub: FeedHub = field(init=False)
     flow_depths_cache: TtlCache[FlowDepths] = field(
         init=False, default_factory=lambda: TtlCache[FlowDepths](FLOW_DEPTHS_CACHE_S)

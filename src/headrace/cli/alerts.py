@@ -17,8 +17,8 @@ from headrace.alerts.lease import EvaluatorLease
 from headrace.alerts.messages import AlertMessage
 from headrace.alerts.outbox import Outbox, OutboxOptions
 from headrace.alerts.plan import apply_changes, diff_plan, read_plan
-from headrace.alerts.records import ANY_ENVIRONMENT, Silence
-from headrace.alerts.rules import Rule
+from headrace.alerts.records import ANY_ENVIRONMENT, Incident, Silence
+from headrace.alerts.rules import Rule, rule_from_document
 from headrace.alerts.senders import SendOptions, send
 from headrace.alerts.service import AlertService, AlertServiceOptions
 from headrace.api import audit_log
@@ -83,17 +83,28 @@ def run(invocation: Invocation, metrics_port: int | None) -> None:
 def list_all(invocation: Invocation, as_json: bool) -> None:
     """List all rules and the open incidents."""
     with open_transaction(invocation.settings) as conn:
-        rules = records.list_rules(conn)
+        found = records.list_rule_records(conn)
         incidents = records.list_incidents(conn, ANY_ENVIRONMENT, is_open=True, limit=MAX_INCIDENTS)
     if as_json:
         print_json(
             {
-                "rules": [{**asdict(rule), "channels": list(rule.channels)} for rule in rules],
+                "rules": [
+                    {
+                        **asdict(each.rule),
+                        "channels": list(each.rule.channels),
+                        "created_at": format_iso(each.created_at),
+                        "updated_at": format_iso(each.updated_at),
+                        "last_fired_at": None if each.last_fired_at is None else format_iso(each.last_fired_at),
+                    }
+                    for each in found
+                ],
                 "incidents": [
                     {
                         **{"id": each.id, "rule": each.rule["name"], "org": each.org, "project": each.project},
                         **{"env": each.env, "queue": each.queue, "state": each.state, "value": each.value},
                         "fired_at": format_iso(each.fired_at),
+                        "current_value": each.current_value,
+                        "current_at": None if each.current_at is None else format_iso(each.current_at),
                     }
                     for each in incidents
                 ],
@@ -102,17 +113,18 @@ def list_all(invocation: Invocation, as_json: bool) -> None:
         return
     firing = Counter(each.rule_id for each in incidents)
     print_table(
-        ["rule", "environment", "condition", "severity", "state", "channels"],
+        ["rule", "environment", "condition", "severity", "state", "last fired", "updated", "created", "channels"],
         [
-            [escape_control(rule.name), _format_env(rule.environment), rule.format_condition(), rule.severity,
-             _format_state(rule, firing), str(len(rule.channels))]
-            for rule in rules
+            [escape_control(each.rule.name), _format_env(each.environment), each.rule.format_condition(),
+             each.rule.severity, _format_state(each.rule, firing), _format_time(each.last_fired_at),
+             _format_time(each.updated_at), _format_time(each.created_at), str(len(each.rule.channels))]
+            for each in found
         ],
     )  # fmt: skip
     if incidents:
         click.echo()
         print_table(
-            ["incident", "rule", "queue", "state", "since"],
+            ["incident", "rule", "queue", "state", "since", "value when fired", "current value"],
             [
                 [
                     each.id,
@@ -120,6 +132,8 @@ def list_all(invocation: Invocation, as_json: bool) -> None:
                     escape_control(each.queue) or ABSENT,
                     each.state,
                     format_second(each.fired_at),
+                    _format_value(each, each.value),
+                    ABSENT if each.current_at is None else _format_value(each, each.current_value),
                 ]
                 for each in incidents
             ],
@@ -255,6 +269,15 @@ def _format_state(rule: Rule, firing: Counter[str]) -> str:
     if not rule.enabled:
         return "disabled"
     return f"firing ({firing[rule.id]})" if firing[rule.id] else "ok"
+
+
+def _format_time(at: datetime | None) -> str:
+    return ABSENT if at is None else format_second(at)
+
+
+def _format_value(incident: Incident, value: float | None) -> str:
+    """Format a value of an incident; those of Headrace's own health have none."""
+    return ABSENT if incident.condition is None else rule_from_document(incident.rule).format_measured(value)
 
 
 def _format_env(env: EnvRef) -> str:

@@ -484,16 +484,9 @@ WHERE bucket_start >= toDateTime({start_s:UInt32}, 'UTC')
 
 -- Alerts -------------------------------------------------------------------------------------------------------------
 
--- name: alert_window_pieces
--- Activity of the queues of some environments (arrays `orgs`, `projects`, `envs`) in [first of `starts`, end_s), cut at
--- each of `starts` (s): piece 1 begins at the first. A window that begins at the n-th start consists of the pieces from
--- n on, so that any number of windows is read in one pass. `histograms`: 1 to read wait durations too.
-SELECT
-  organization_id AS org,
-  project_id AS project,
-  environment_id AS env,
-  queue_name AS queue,
-  arrayCount(start -> start <= toUnixTimestamp(bucket_start), {starts:Array(UInt32)}) AS piece,
+-- name: alert_piece_columns
+-- Columns of a piece of history for alert rules. `histograms`: 1 to read wait durations too; `slo`: 1 to read them
+-- without the buckets (of `bucket_s` seconds) that overlap an unknown period (`unknown_starts`, `unknown_ends`, ms).
   max(max_queue_length) AS max_depth,
   max(max_oldest_message_age_ms) AS max_age_ms,
   max(last) AS newest,
@@ -503,8 +496,24 @@ SELECT
   sum(nack_count) + sum(dlq_count) AS failures,
   sum(total_wait_duration_ms) AS wait_ms,
   sum(wait_duration_count) AS waits,
-  sumMapIf(wait_histogram, {histograms:UInt8} = 1) AS wait_histogram
-FROM {table}
+  sumMapIf(wait_histogram, {histograms:UInt8} = 1) AS all_waits,
+  sumMapIf(wait_histogram, {slo:UInt8} = 1 AND NOT arrayExists(
+    (start_ms, end_ms) -> start_ms < (toUnixTimestamp(bucket_start) + {bucket_s:UInt32}) * 1000
+      AND end_ms >= toUnixTimestamp(bucket_start) * 1000,
+    {unknown_starts:Array(Int64)}, {unknown_ends:Array(Int64)}
+  )) AS known_waits
+
+-- name: alert_window_pieces
+-- Activity of the queues of some environments (arrays `orgs`, `projects`, `envs`) in [first of `starts`, end_s), cut at
+-- each of `starts` (s): piece 1 begins at the first. A window that begins at the n-th start consists of the pieces from
+-- n on, so that any number of windows is read in one pass. See alert_piece_columns for the other parameters.
+SELECT
+  organization_id AS org,
+  project_id AS project,
+  environment_id AS env,
+  queue_name AS queue,
+  arrayCount(start -> start <= toUnixTimestamp(bucket_start), {starts:Array(UInt32)}) AS piece,
+{alert_piece_columns}FROM {table}
 WHERE (organization_id, project_id, environment_id) IN (
     SELECT name.1, name.2, name.3
     FROM (SELECT arrayJoin(arrayZip({orgs:Array(String)}, {projects:Array(String)}, {envs:Array(String)})) AS name)
@@ -513,6 +522,30 @@ WHERE (organization_id, project_id, environment_id) IN (
   AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
   AND
 {current_generation}GROUP BY org, project, env, queue, piece
+
+-- name: alert_sliding_pieces
+-- Activity of the queues `queues` (empty: all) of one environment in [start_s, end_s), cut at the multiples of `step_s`
+-- and `offset_s` after each of them, so that no piece crosses an edge of a sliding window. [shared_start_s,
+-- shared_end_s) is one piece. `piece` is the start of a piece (s). At most `limit` pieces. See alert_piece_columns for
+-- the other parameters.
+WITH toUnixTimestamp(bucket_start) AS bucket
+SELECT
+  queue_name AS queue,
+  multiIf(
+    bucket >= {shared_start_s:UInt32} AND bucket < {shared_end_s:UInt32}, {shared_start_s:UInt32},
+    bucket % {step_s:UInt32} >= {offset_s:UInt32}, bucket - bucket % {step_s:UInt32} + {offset_s:UInt32},
+    bucket - bucket % {step_s:UInt32}
+  ) AS piece,
+{alert_piece_columns}FROM {table}
+WHERE organization_id = {org:String}
+  AND project_id = {project:String}
+  AND environment_id = {env:String}
+  AND (empty({queues:Array(String)}) OR has({queues:Array(String)}, queue_name))
+  AND bucket_start >= toDateTime({start_s:UInt32}, 'UTC')
+  AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
+  AND
+{current_generation}GROUP BY queue, piece
+LIMIT {limit:UInt32}
 
 -- name: alert_gauges_before
 -- The newest gauges before `start_s` of every known queue of some environments; `at` = 0: nothing was known of it yet.
@@ -575,6 +608,16 @@ SELECT
   toUnixTimestamp64Milli(min(finished_at)) AS since_ms,
   sumIf(lost_events + rewinds + set_aside, finished_at >= fromUnixTimestamp64Milli({since_ms:Int64}, 'UTC')) AS losses
 FROM pipeline_batches_v1
+
+-- name: watermarks_at_steps
+-- The highest watermark (ms) of the batches that finished in each step of `step_ms`: step 0 ends at `start_ms` and has
+-- no start, the last one ends at `end_ms`.
+SELECT
+  greatest(0, intDiv(toUnixTimestamp64Milli(finished_at) - {start_ms:Int64} + {step_ms:Int64} - 1, {step_ms:Int64})) AS step,
+  max(watermark_ms) AS watermark_ms
+FROM pipeline_batches_v1
+WHERE finished_at <= fromUnixTimestamp64Milli({end_ms:Int64}, 'UTC')
+GROUP BY step
 
 -- The pipeline -------------------------------------------------------------------------------------------------------
 

@@ -9,14 +9,15 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from pydantic import AwareDatetime
 
 from headrace.alerts import operator_actions as manual
 from headrace.alerts import records
+from headrace.alerts.backtest import backtest_rule as backtest
 from headrace.alerts.channels import make_channel
 from headrace.alerts.records import Incident, Silence
-from headrace.alerts.rules import RULE_FIELDS, InvalidRule, Rule, make_rule
+from headrace.alerts.rules import RULE_FIELDS, SLO_FIELDS, InvalidRule, Rule, make_rule
 from headrace.api.access import GLOBAL_SCOPE, AccessLevel, Caller, KeyScope
 from headrace.api.deps import (
     AdminTenant,
@@ -25,14 +26,17 @@ from headrace.api.deps import (
     CursorText,
     EnvironmentFilterDep,
     OperateTenant,
+    ReadTenant,
     ServicesDep,
     make_page_limit,
 )
 from headrace.api.environment_filter import EnvironmentFilter
+from headrace.api.history_queries import run_history_query
 from headrace.api.pagination import CursorCodec
 from headrace.api.problems import RETRY_AFTER_S, Problem, make_problem_responses
 from headrace.api.raw_path import RawPathRoute
 from headrace.api.schemas.alerts import (
+    BacktestDocument,
     ChannelChange,
     ChannelDocument,
     ChannelList,
@@ -45,9 +49,11 @@ from headrace.api.schemas.alerts import (
     RuleChange,
     RuleDocument,
     RuleList,
+    RuleToTest,
     SilenceDocument,
     SilenceList,
     Tested,
+    present_backtest,
     present_channel,
     present_created_channel,
     present_incident,
@@ -59,8 +65,10 @@ from headrace.api.schemas.common import Name
 from headrace.api.services import Services
 from headrace.errors import HeadraceError, QuotaExceeded
 from headrace.model.names import EnvRef
+from headrace.model.tenant_slots import TenantSlots
 from headrace.postgres.connect import Connection, DuplicateKey, transaction
 from headrace.queue.quotas import count_refusal
+from headrace.warehouse.alert_history import BacktestTooLarge
 
 router = APIRouter(prefix="/api/v1/alerts", tags=["alerts"], route_class=RawPathRoute)
 
@@ -68,6 +76,8 @@ MAX_SILENCE_S = 366 * 86_400
 TEST_WAIT_S = 10.0
 TEST_POLL_S = 0.2
 CURSOR: CursorCodec[tuple[datetime, str]] = CursorCodec(tuple[AwareDatetime, Name])
+TOO_MANY_TESTS = "The maximum number of channel tests is running. Nothing was sent; retry shortly."
+TOO_MANY_BACKTESTS = "The maximum number of back-tests is running. Retry shortly."
 CONFLICT = make_problem_responses(409)
 
 
@@ -135,7 +145,7 @@ def _list_rows(
 @router.get("/rules")
 def list_rules(where: EnvironmentFilterDep, services: ServicesDep) -> RuleList:
     """List the rules in the key's scope."""
-    return RuleList(rules=[present_rule(rule) for rule in _list_rows(services, records.list_rules, where)])
+    return RuleList(rules=[present_rule(each) for each in _list_rows(services, records.list_rule_records, where)])
 
 
 @router.post("/rules", status_code=201, responses=make_problem_responses(409, 413))
@@ -149,13 +159,13 @@ def add_rule(tenant: OperateTenant, services: ServicesDep, auditor: Auditor, giv
         rule = make_rule(records.generate_id("rule"), tenant, fields)
         records.put_rule(conn, rule)
         entry.note(id=rule.id)
-    return present_rule(rule)
+        return _load_rule(conn, rule.id)
 
 
 @router.get("/rules/{id}")
 def show_rule(id: Name, caller: CurrentCaller, services: ServicesDep) -> RuleDocument:
     """Get one rule."""
-    return present_rule(_find_row(services, records.find_rule, "rule", id, caller))
+    return present_rule(_find_row(services, records.find_rule_record, "rule", id, caller))
 
 
 @router.patch("/rules/{id}", responses=make_problem_responses(409, 413))
@@ -170,9 +180,8 @@ def change_rule(
         _transaction(services) as conn,
     ):
         before = _require_visible(records.lock_rule(conn, id), "rule", id, caller, AccessLevel.OPERATE)
-        rule = _apply_change(_drop_removed_channels(conn, before), fields)
-        records.put_rule(conn, rule)
-    return present_rule(rule)
+        records.put_rule(conn, _apply_change(_drop_removed_channels(conn, before), fields))
+        return _load_rule(conn, id)
 
 
 @router.delete("/rules/{id}", status_code=204)
@@ -181,6 +190,33 @@ def remove_rule(id: Name, caller: CurrentCaller, services: ServicesDep, auditor:
     found = _find_row(services, records.find_rule, "rule", id, caller, AccessLevel.OPERATE)
     with auditor.record("alerts.rule.remove", found.environment, found.queue, id=id), _transaction(services) as conn:
         records.remove_rule(conn, id)
+
+
+@router.post("/rules/backtest", responses=make_problem_responses(413))
+async def backtest_rule(
+    request: Request, tenant: ReadTenant, caller: CurrentCaller, services: ServicesDep, given: RuleToTest
+) -> BacktestDocument:
+    """Return how often a rule would have fired in the last 24 hours. Nothing is created or changed."""
+    fields = {"name": "backtest", **given.model_dump(exclude_none=True), "channels": []}
+    settings = services.alerts
+    try:
+        rule = make_rule("backtest", tenant, fields)
+        with _take_slot(services.backtest_slots, tenant, TOO_MANY_BACKTESTS):
+            result = await run_history_query(
+                request,
+                services,
+                caller,
+                lambda queries: backtest(queries, rule, services.now_ms(), settings.every, settings.max_lag),
+            )
+    except (InvalidRule, BacktestTooLarge) as error:
+        raise Problem(400, str(error)) from error
+    return present_backtest(rule, result)
+
+
+def _load_rule(conn: Connection, rule_id: str) -> RuleDocument:
+    found = records.find_rule_record(conn, rule_id)
+    assert found is not None, "the rule was just written"
+    return present_rule(found)
 
 
 def _drop_removed_channels(conn: Connection, rule: Rule) -> Rule:
@@ -195,6 +231,8 @@ def _apply_change(before: Rule, change: dict[str, Any]) -> Rule:
     fields = {**kept, **{key: value for key, value in change.items() if value is not None or key == "queue"}}
     if fields["metric"] == "NO_DATA" and before.metric != "NO_DATA":
         fields = {key: value for key, value in fields.items() if key not in ("threshold", "operator") or key in change}
+    if fields["metric"] != "SLO" and before.metric == "SLO":
+        fields |= {key: change.get(key) for key in SLO_FIELDS}
     return make_rule(before.id, before.environment, fields, before.created_ms)
 
 
@@ -268,7 +306,7 @@ def try_channel(id: Name, caller: CurrentCaller, services: ServicesDep, auditor:
     """Send a test message through the outbox and wait up to 10 s for the result. Requires level operate."""
     found = _find_row(services, records.find_channel, "channel", id, caller, AccessLevel.OPERATE)
     with (
-        _test_slot(services, found.environment),
+        _take_slot(services.channel_test_slots, found.environment, TOO_MANY_TESTS),
         auditor.record("alerts.channel.test", found.environment, id=id) as entry,
     ):
         with _transaction(services) as conn:
@@ -297,14 +335,14 @@ def _refuse_health(is_health: bool, caller: Caller) -> None:
 
 
 @contextmanager
-def _test_slot(services: Services, env: EnvRef) -> Generator[None]:
-    if not services.channel_test_slots.acquire(env):
-        detail = "The maximum number of channel tests is running. Nothing was sent; retry shortly."
-        raise Problem(429, detail, {"Retry-After": str(RETRY_AFTER_S)})
+def _take_slot(slots: TenantSlots, env: EnvRef, refusal: str) -> Generator[None]:
+    """Take a slot of the environment, or raise a 429 with the text `refusal`."""
+    if not slots.acquire(env):
+        raise Problem(429, refusal, {"Retry-After": str(RETRY_AFTER_S)})
     try:
         yield
     finally:
-        services.channel_test_slots.release(env)
+        slots.release(env)
 
 
 # --- Silences --------------------------------------------------------------------------------------

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, Field
 
-from headrace.alerts.records import Channel, Incident, Silence
+from headrace.alerts.backtest import BacktestResult
+from headrace.alerts.records import Channel, Incident, RuleRecord, Silence
 from headrace.alerts.rules import Rule
 from headrace.api.schemas.common import Name, PrintableText, RequestBody, Time
 
-MetricName = Literal["BACKLOG", "LATENCY", "ERROR_RATE", "OLDEST_AGE", "NO_DATA"]
+MetricName = Literal["BACKLOG", "LATENCY", "ERROR_RATE", "OLDEST_AGE", "NO_DATA", "SLO"]
 OperatorName = Literal["GREATER_THAN", "LESS_THAN"]
 PercentileName = Literal["avg", "p50", "p90", "p95", "p99"]
 SeverityName = Literal["info", "warning", "critical"]
@@ -19,6 +21,12 @@ ChannelType = Literal["slack", "email", "webhook", "apprise"]
 WINDOW = "Window in seconds: a multiple of 5 up to two hours, of 60 above."
 COOLDOWN = "Minimum time in seconds between two firings."
 FOR = "Seconds that the condition must hold before the rule fires."
+THRESHOLD = "In jobs, ms, a ratio from 0 to 1, or a burn rate."
+WITHIN = "SLO only: longest wait in ms of a job that started in time."
+OBJECTIVE = "SLO only: share of the jobs that should start in time, between 0 and 1."
+
+MAX_INCIDENTS_SHOWN = 100
+"""Incidents in the result of a back-test; `fired` counts all of them."""
 
 
 class EnvironmentRow(BaseModel):
@@ -33,8 +41,10 @@ class RuleFields(RequestBody):
         None, description="Queue to watch; null: every queue of the environment, each separately."
     )
     operator: OperatorName | None = None
-    threshold: float | None = Field(None, allow_inf_nan=False, description="In jobs, ms, or a ratio from 0 to 1.")
+    threshold: float | None = Field(None, allow_inf_nan=False, description=THRESHOLD)
     percentile: PercentileName | None = Field(None, description="LATENCY only.")
+    within_ms: int | None = Field(None, description=WITHIN)
+    objective: float | None = Field(None, allow_inf_nan=False, description=OBJECTIVE)
     window_s: int | None = Field(None, description=WINDOW)
     cooldown_s: int | None = Field(None, description=COOLDOWN)
     for_s: int | None = Field(None, description=FOR)
@@ -58,13 +68,22 @@ class NewRule(RuleFields):
     metric: MetricName
 
 
+class RuleToTest(RuleFields):
+    """A rule, which need not exist. Defaults as for a new rule; name, severity and channels do not matter."""
+
+    name: Name | None = None
+    metric: MetricName
+
+
 class RuleDocument(EnvironmentRow):
     name: str
     queue: str | None = Field(description="null: every queue of the environment, each separately.")
     metric: MetricName
     operator: OperatorName
-    threshold: float = Field(description="In jobs, ms, or a ratio from 0 to 1.")
+    threshold: float = Field(description=THRESHOLD)
     percentile: PercentileName
+    within_ms: int | None = Field(description=WITHIN)
+    objective: float | None = Field(description=OBJECTIVE)
     window_s: int = Field(description=WINDOW)
     cooldown_s: int = Field(description=COOLDOWN)
     for_s: int = Field(description=FOR)
@@ -73,10 +92,32 @@ class RuleDocument(EnvironmentRow):
     auto_resolve: bool = Field(description="False: incidents must be resolved by hand.")
     channels: list[str]
     condition: str = Field(description="Readable condition.", examples=["LATENCY p95 > 250 ms over 5 min"])
+    created_at: Time
+    updated_at: Time
+    last_fired_at: Time | None = Field(description="When the rule last opened an incident; null: never.")
 
 
 class RuleList(BaseModel):
     rules: list[RuleDocument]
+
+
+class BacktestIncident(BaseModel):
+    queue: str | None = Field(description="null: not about a queue.")
+    fired_at: Time
+    value: float | None = Field(description="Value when the rule would have fired.")
+    resolved_at: Time | None = Field(description="null: still open at the end.")
+
+
+class BacktestDocument(BaseModel):
+    condition: str = Field(description="Readable condition.")
+    start_at: Time
+    end_at: Time
+    fired: int = Field(description="How often the rule would have fired.")
+    queues: int = Field(description="Queues that were evaluated.")
+    every_s: int = Field(description="Seconds between two evaluations.")
+    evaluations: int
+    unknown: int = Field(description="Evaluations that changed nothing because history was too far behind.")
+    incidents: list[BacktestIncident] = Field(description="The newest incidents, at most 100, newest first.")
 
 
 class ChannelFields(RequestBody):
@@ -161,6 +202,10 @@ class IncidentDocument(BaseModel):
     severity: SeverityName
     state: Literal["firing", "acknowledged", "resolved"]
     value: float | None = Field(description="Value when the rule fired.")
+    current_value: float | None = Field(
+        description="Value at the last evaluation, while the incident is open; null: nothing measured, or resolved."
+    )
+    current_at: Time | None = Field(description="Time of current_value; null: unknown, or resolved.")
     fired_at: Time
     acknowledged_at: Time | None
     acknowledged_by: str | None
@@ -200,8 +245,27 @@ class IncidentList(BaseModel):
     next: str | None
 
 
-def present_rule(rule: Rule) -> RuleDocument:
-    return RuleDocument.model_validate({**vars(rule), "condition": rule.format_condition()})
+def present_rule(record: RuleRecord) -> RuleDocument:
+    rule = record.rule
+    return RuleDocument.model_validate({**vars(record), **vars(rule), "condition": rule.format_condition()})
+
+
+def present_backtest(rule: Rule, result: BacktestResult) -> BacktestDocument:
+    incidents = [
+        {
+            "queue": each.queue or None,
+            "fired_at": _from_ms(each.fired_ms),
+            "value": each.value,
+            "resolved_at": None if each.resolved_ms is None else _from_ms(each.resolved_ms),
+        }
+        for each in result.incidents[: -MAX_INCIDENTS_SHOWN - 1 : -1]
+    ]
+    fields = {**vars(result), "condition": rule.format_condition(), "fired": len(result.incidents)}
+    return BacktestDocument.model_validate({**fields, "incidents": incidents})
+
+
+def _from_ms(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
 def present_channel(channel: Channel) -> ChannelDocument:

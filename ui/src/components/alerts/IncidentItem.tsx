@@ -1,5 +1,5 @@
 /** List entry of an incident. */
-import { chartHref, describeCondition, formatMetricValue, incidentHref } from "../../alerts";
+import { chartHref, describeCondition, describeCurrentValue, formatMetricValue, incidentHref } from "../../alerts";
 import type { Incident, Tenant } from "../../apiTypes";
 import { formatDuration, formatExact } from "../../format";
 import { type ServerClock, serverNow } from "../../liveQueues";
@@ -40,6 +40,7 @@ export function IncidentItem({ incident, tenant, clock, operate, onDone }: Props
           <strong>{formatMetricValue(condition, incident.value)}</strong> · {describeCondition(condition)}
         </span>
       )}
+      <CurrentValue incident={incident} clock={clock} />
       <span>
         since <Time iso={incident.fired_at} />
         {resolvedAt === null ? <OngoingDuration since={incident.fired_at} clock={clock} /> : `, lasted ${formatDuration(ageMs(incident.fired_at, Date.parse(resolvedAt)))}`}
@@ -54,6 +55,17 @@ export function IncidentState({ incident }: { incident: Incident }) {
   const text = state === "acknowledged" ? `acknowledged by ${by ?? "unknown"}` : state === "resolved" ? (reason ?? "resolved automatically") : "firing";
   return (
     <span class={state === "firing" ? "bad" : ""} data-testid="incident-state" data-state={state}>
+      {text}
+    </span>
+  );
+}
+
+/** Value of an open incident at the last evaluation; nothing for resolved incidents and those of Headrace's own health. */
+export function CurrentValue({ incident, clock }: { incident: Incident; clock: ServerClock | null }) {
+  const now = useClock();
+  const text = describeCurrentValue(incident, clock === null ? Date.now() : serverNow(clock, now));
+  return text === null ? null : (
+    <span data-testid="current-value" title={formatExact(incident.current_value)}>
       {text}
     </span>
   );

@@ -13,7 +13,7 @@ import { EmptyNotice } from "../Notice";
 import { Time } from "../Time";
 import { Deliveries } from "./Deliveries";
 import { IncidentActions } from "./IncidentActions";
-import { IncidentState } from "./IncidentItem";
+import { CurrentValue, IncidentState } from "./IncidentItem";
 import { SeverityTag } from "./SeverityTag";
 import { SilenceDialog } from "./SilenceDialog";
 
@@ -85,6 +85,11 @@ function IncidentFields({ incident, clock }: { incident: IncidentDetail; clock: 
         <FieldItem label="Value when fired">
           <span title={formatExact(incident.value)}>{condition === null ? UNKNOWN : formatMetricValue(condition, incident.value)}</span>
         </FieldItem>
+        {condition !== null && incident.resolved_at === null && (
+          <FieldItem label="Current value">
+            <CurrentValue incident={incident} clock={clock} />
+          </FieldItem>
+        )}
         <FieldItem label="Fired">
           <Time iso={incident.fired_at} />
         </FieldItem>

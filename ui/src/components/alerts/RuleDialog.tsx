@@ -1,10 +1,11 @@
 /** Dialog that creates or edits a rule. The server validates it; its errors appear in the dialog. */
 import { useState } from "preact/hooks";
 import { addRule, changeRule } from "../../alertsApi";
-import type { Channel, Metric, Operator, Percentile, Rule, Severity, Tenant } from "../../apiTypes";
+import type { Channel, Metric, Operator, Percentile, Rule, RuleFields, Severity, Tenant } from "../../apiTypes";
 import { parseForm, type RuleForm, toForm, type Unit, UNITS, withoutDeletedChannels } from "../../ruleForm";
 import { Dialog } from "../Dialog";
 import { CheckField, SelectField, TextField } from "../Field";
+import { BacktestPanel } from "./BacktestPanel";
 import { QueueField } from "./QueueField";
 
 const METRICS: readonly [Metric, string][] = [
@@ -12,6 +13,7 @@ const METRICS: readonly [Metric, string][] = [
   ["OLDEST_AGE", "Oldest job: age of the longest-waiting job"],
   ["LATENCY", "Wait time: of jobs that were started"],
   ["ERROR_RATE", "Failure rate: failed / started jobs"],
+  ["SLO", "Service level objective: share of jobs started in time"],
   ["NO_DATA", "No data: no new events in history"],
 ];
 const OPERATORS: readonly [Operator, string][] = [
@@ -30,7 +32,7 @@ const SEVERITIES: readonly [Severity, string][] = [
   ["warning", "warning"],
   ["critical", "critical"],
 ];
-const EXAMPLES: Record<Unit, string> = { jobs: "1000", span: "5 min", share: "20 %", none: "" };
+const EXAMPLES: Record<Unit, string> = { jobs: "1000", span: "5 min", share: "20 %", rate: "1", none: "" };
 
 interface Props {
   tenant: Tenant;
@@ -45,7 +47,8 @@ export function RuleDialog({ tenant, rule, channels, onClose }: Props) {
   const change = (part: Partial<RuleForm>) => setForm((old) => ({ ...old, ...part }));
   const { fields, error } = parseForm(form);
   const unit = UNITS[form.metric];
-  const blank = form.name.trim() === "" || (unit !== "none" && form.threshold.trim() === "");
+  const isThresholdBlank = unit !== "none" && form.threshold.trim() === "";
+  const blank = form.name.trim() === "" || isThresholdBlank;
   return (
     <Dialog
       title={rule === null ? "New rule" : `Edit “${rule.name}”`}
@@ -59,12 +62,19 @@ export function RuleDialog({ tenant, rule, channels, onClose }: Props) {
     >
       <div class="fields">
         <TextField label="Name" wide required value={form.name} onInput={(name) => change({ name })} testId="field-name" />
-        <SelectField label="Metric" wide value={form.metric} options={METRICS} onPick={(metric) => change({ metric })} testId="field-metric" />
+        <SelectField label="Metric" wide value={form.metric} options={METRICS} onPick={(metric) => change({ metric, ...(metric === "SLO" && form.threshold.trim() === "" ? { threshold: "1" } : {}) })} testId="field-metric" />
         {unit !== "none" && (
           <>
             {form.metric === "LATENCY" && <SelectField label="Statistic" value={form.percentile} options={PERCENTILES} onPick={(percentile) => change({ percentile })} testId="field-percentile" />}
-            <SelectField label="Fires when the value" value={form.operator} options={OPERATORS} onPick={(operator) => change({ operator })} testId="field-operator" />
-            <TextField label="Threshold" required placeholder={EXAMPLES[unit]} value={form.threshold} onInput={(threshold) => change({ threshold })} testId="field-threshold" />
+            {form.metric === "SLO" ? (
+              <>
+                <TextField label="Objective: share of jobs" required value={form.objective} onInput={(objective) => change({ objective })} testId="field-objective" />
+                <TextField label="that start within" required value={form.within} onInput={(within) => change({ within })} testId="field-within" />
+              </>
+            ) : (
+              <SelectField label="Fires when the value" value={form.operator} options={OPERATORS} onPick={(operator) => change({ operator })} testId="field-operator" />
+            )}
+            <TextField label={unit === "rate" ? "Fires when the burn rate is above" : "Threshold"} required placeholder={EXAMPLES[unit]} value={form.threshold} onInput={(threshold) => change({ threshold })} testId="field-threshold" />
             <QueueField tenant={tenant} value={form.queue} onInput={(queue) => change({ queue })} />
           </>
         )}
@@ -80,8 +90,14 @@ export function RuleDialog({ tenant, rule, channels, onClose }: Props) {
           {error}
         </p>
       )}
+      {fields !== null && !isThresholdBlank && <BacktestPanel key={backtestKey(fields)} tenant={tenant} fields={fields} />}
     </Dialog>
   );
+}
+
+/** Key of the fields that matter for a back-test. */
+function backtestKey(fields: Partial<RuleFields>): string {
+  return JSON.stringify({ ...fields, name: "", severity: "", channels: [] });
 }
 
 function NotifyChannels({ channels, chosen, onChoose }: { channels: readonly Channel[]; chosen: readonly string[]; onChoose: (ids: string[]) => void }) {

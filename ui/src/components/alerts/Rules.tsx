@@ -8,6 +8,7 @@ import { queueHref } from "../../router";
 import { Dialog } from "../Dialog";
 import { ListItem } from "../ListItem";
 import { EmptyNotice } from "../Notice";
+import { Time } from "../Time";
 import { RuleDialog } from "./RuleDialog";
 import { SeverityTag } from "./SeverityTag";
 
@@ -39,7 +40,7 @@ export function Rules({ tenant, rules, channels, operate, onDone }: Props) {
       </ul>
       {rules.length === 0 && (
         <EmptyNotice title="No rules yet">
-          A rule watches the depth, wait time, failure rate or oldest job of one queue, or of every queue. <code>headrace alerts apply</code> creates rules from a file.
+          A rule watches the depth, wait time, failure rate, oldest job or service level of one queue, or of every queue. <code>headrace alerts apply</code> creates rules from a file.
         </EmptyNotice>
       )}
       {creating && (
@@ -96,6 +97,15 @@ function RuleItem({ rule, tenant, channels, operate, onDone }: Omit<Props, "rule
       <span>cooldown {formatExactDuration(rule.cooldown_s * 1000)}</span>
       {!rule.auto_resolve && <span>resolved manually</span>}
       <span>{describeChannels(rule, channels)}</span>
+      <span data-testid="rule-fired">{rule.last_fired_at === null ? "never fired" : <>last fired <Time iso={rule.last_fired_at} /></>}</span>
+      <span>
+        created <Time iso={rule.created_at} />
+        {rule.updated_at !== rule.created_at && (
+          <>
+            , updated <Time iso={rule.updated_at} />
+          </>
+        )}
+      </span>
       {confirming === "change" && <RuleDialog tenant={tenant} rule={rule} channels={channels} onClose={close} />}
       {confirming === "remove" && (
         <Dialog title={`Remove rule “${rule.name}”?`} confirm="Remove" danger act={(signal) => removeRule(rule.id, signal)} onClose={close}>
