@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import argparse
 import time
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from statistics import median
@@ -143,6 +143,8 @@ def throughput(bench: Bench, clickhouse: EmbeddedClickHouse, pattern: Pattern, s
         phases = measure_phases(master, new_warehouse(clickhouse, "phases"), segment)
     found = course.rates
     return {
+        "rounds": size.rounds,
+        "events": size.events,
         "events_per_s": median(found["pipeline"]),
         "plain_consumer_events_per_s": median(found["plain"]),
         "plain_consumer_large_events_per_s": median(found["plain_large"]),
@@ -206,8 +208,11 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="run a smaller benchmark, about two minutes; write no record"
     )
+    parser.add_argument("--rounds", type=int, metavar="N", help=f"number of rounds (default: {Size().rounds})")
     given = parser.parse_args()
     size = QUICK if given.quick else Size()
+    if given.rounds is not None:
+        size = replace(size, rounds=given.rounds)
     with bench_server() as bench, bench_clickhouse(bench) as clickhouse:
         pattern = record_pattern(bench, PATTERN_DB)
         results = throughput(bench, clickhouse, pattern, size)
