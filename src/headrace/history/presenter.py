@@ -68,7 +68,7 @@ def _render_history(
             "run_ms": _present_percentiles(history.headline.run),
         },
     }
-    document = {
+    document: dict[str, Any] = {
         **subject,
         "period": _present_period(window),
         "resolution": window.resolution,

@@ -140,7 +140,7 @@ def _make_count(column: str) -> Callable[[PointColumns, int], Column]:
 
 def _make_rate(column: str) -> Callable[[PointColumns, int], Column]:
     def compute_rates(points: PointColumns, step_s: int) -> Column:
-        counts = points.counts[column]
+        counts: Column = points.counts[column]  # None in gaps
         rates = {count: None if count is None else round(count / step_s, DIGITS) for count in set(counts)}
         return list(map(rates.__getitem__, counts))
 
@@ -157,7 +157,8 @@ def _make_mean(total: str, count: str) -> Callable[[PointColumns, int], Column]:
 
 def _make_percentile(what: str, name: str) -> Callable[[PointColumns, int], Column]:
     def compute_percentiles(points: PointColumns, step_s: int) -> Column:
-        keys, counts = points.percentiles[f"{what}_{name}"], points.waits if what == "wait" else points.runs
+        keys: Column = points.percentiles[f"{what}_{name}"]  # None in gaps
+        counts: Column = points.waits if what == "wait" else points.runs
         midpoints = {key: None if key is None else get_bucket_midpoint_ms(key) for key in set(keys)}
         if all(counts):
             return list(map(midpoints.__getitem__, keys))

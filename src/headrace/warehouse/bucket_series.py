@@ -166,8 +166,12 @@ def _sum_epoch(epoch: int, rows: Columns) -> EpochTotals:
     return EpochTotals(
         epoch_ms=epoch,
         counts={op: sum(rows[column]) for op, column in COUNT_COLUMN.items()},
-        **{name: sum(rows[name]) for name in ("wait_ms", "waits", "run_ms", "runs")},
-        **{what: merge_histograms(rows.get(name, ())) for what, name in _HISTOGRAMS.items()},
+        wait_ms=sum(rows["wait_ms"]),
+        waits=sum(rows["waits"]),
+        run_ms=sum(rows["run_ms"]),
+        runs=sum(rows["runs"]),
+        wait=merge_histograms(rows.get("wait_histogram", ())),
+        run=merge_histograms(rows.get("run_histogram", ())),
         first=odometers_by_op(first),
         last=odometers_by_op(last),
     )
