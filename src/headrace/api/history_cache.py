@@ -57,7 +57,7 @@ class CachedResponse:
 
 
 @dataclass
-class _CacheEntry:
+class _HistoryEntry:
     lock: Any = field(default_factory=Lock)
     response: CachedResponse | None = None
     state: HistoryState | None = None  # as it was read before the response was computed
@@ -85,7 +85,7 @@ class HistoryCache:
         self._max_bytes = max_bytes
         self._clock = clock
         self._lock = Lock()
-        self._entries: OrderedDict[Hashable, _CacheEntry] = OrderedDict()
+        self._entries: OrderedDict[Hashable, _HistoryEntry] = OrderedDict()
         self._bytes = 0
         self._state_lock = Lock()
         self._state: HistoryState | None = None
@@ -131,17 +131,17 @@ class HistoryCache:
         finally:
             entry.lock.release()
 
-    def _open(self, key: Hashable) -> _CacheEntry:
+    def _open(self, key: Hashable) -> _HistoryEntry:
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
-                entry = self._entries[key] = _CacheEntry()
+                entry = self._entries[key] = _HistoryEntry()
                 self._bytes += entry.size
             self._entries.move_to_end(key)
             return entry
 
     def _store(
-        self, key: Hashable, entry: _CacheEntry, response: CachedResponse, state: HistoryState, now_ms: int
+        self, key: Hashable, entry: _HistoryEntry, response: CachedResponse, state: HistoryState, now_ms: int
     ) -> None:
         with self._lock:
             is_kept = self._entries.get(key) is entry  # it may have been evicted while it was computed
