@@ -27,6 +27,7 @@ class Rows:
 
     client: Client
     queues: int
+    end_s: int  # of its newest rows
 
     @property
     def database(self) -> str:
@@ -53,7 +54,7 @@ def make_rows(clickhouse: EmbeddedClickHouse, database: str, queues: int) -> Row
         note(f"{database}: {tier.name} of {queues} queues in {time.perf_counter() - began:.0f} s")
     _fill_rest(client, end_s)
     _settle(client)
-    return Rows(client, queues)
+    return Rows(client, queues, end_s)
 
 
 def _fill(client: Client, tier: Tier, queues: int, end_s: int) -> None:

@@ -322,6 +322,10 @@ class InvalidPeriod(HeadraceError):
     """The requested period or resolution is not available."""
 
 
+class InvalidFields(HeadraceError):
+    """A requested field of history does not exist."""
+
+
 class SpoolError(HeadraceError):
     """A spool operation failed."""
 

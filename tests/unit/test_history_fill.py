@@ -8,14 +8,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.history.completeness import WindowCompleteness
+from headrace.history.fields import ALL_FIELDS
 from headrace.history.fill import PointColumns, fill_points
 from headrace.history.routing import QueryWindow
 from headrace.history.summary import summarize_window
-from headrace.history.timeseries import render_points
+from headrace.history.timeseries import (
+    build_point_objects,
+    compute_columns,
+    find_complete_points,
+    format_timestamps,
+)
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.warehouse.series import PERCENTILES, EpochTotals, GaugeValues, HistorySeries
 from headrace.warehouse.tiers import TIERS
@@ -246,7 +253,9 @@ def test_what_was_lost_is_in_the_totals() -> None:
 
 
 def render_window(of: QueryWindow, points: PointColumns, watermark_ms: int | None) -> list[Any]:
-    return json.loads(f"[{','.join(render_points(of, points, watermark_ms))}]")
+    complete = find_complete_points(of, watermark_ms, frozenset())
+    sections = compute_columns(points, of.step_s, ALL_FIELDS)
+    return json.loads(msgspec.json.encode(build_point_objects(format_timestamps(of), complete, sections)))
 
 
 def test_points_are_whole_json() -> None:

@@ -7,7 +7,7 @@ import type {
   DecisionList,
   DetailedQueues,
   EnvironmentList,
-  History,
+  HistoryColumns,
   Job,
   PipelineHealth,
   QueueDetail,
@@ -24,7 +24,8 @@ import type {
   WorkerType,
   WorkerTypeList,
 } from "./apiTypes";
-import { ApiError, getChecked, request } from "./http";
+import { ENVIRONMENT_FIELDS, QUEUE_FIELDS } from "./history";
+import { ApiError, getChecked, getObject, request } from "./http";
 
 const MAX_PAGES = 10;
 
@@ -57,16 +58,21 @@ export function streamPath(tenant: Tenant): string {
   return `/api/v1/stream?${tenantQuery(tenant)}`;
 }
 
-export function getQueueHistory(ref: QueueRef, when: string, signal: AbortSignal): Promise<History> {
-  return getChecked(historyPath(ref, when), signal, "timeseries");
+export function getQueueHistory(ref: QueueRef, when: string, signal: AbortSignal): Promise<HistoryColumns> {
+  return getHistory(`${historyPath(ref, when)}&fields=${QUEUE_FIELDS}`, signal);
 }
 
 export function historyPath(ref: QueueRef, when: string): string {
   return `/api/v1/queues/${pathSegment(ref.queue)}/metrics?${tenantQuery(ref)}&${when}`;
 }
 
-export function getEnvironmentHistory(tenant: Tenant, when: string, signal: AbortSignal): Promise<History> {
-  return getChecked(`/api/v1/environments/${pathSegment(tenant.env)}/queue-metrics?${projectQuery(tenant)}&${when}`, signal, "timeseries");
+export function getEnvironmentHistory(tenant: Tenant, when: string, signal: AbortSignal): Promise<HistoryColumns> {
+  const path = `/api/v1/environments/${pathSegment(tenant.env)}/queue-metrics?${projectQuery(tenant)}&${when}`;
+  return getHistory(`${path}&fields=${ENVIRONMENT_FIELDS}`, signal);
+}
+
+function getHistory(path: string, signal: AbortSignal): Promise<HistoryColumns> {
+  return getObject(`${path}&format=columns`, signal, "columns");
 }
 
 export function getTopQueues(tenant: Tenant, metric: string, period: string, signal: AbortSignal): Promise<TopQueues> {

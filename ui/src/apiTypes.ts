@@ -53,6 +53,8 @@ export type RunningTasks = api.RunningTasks;
 
 /** History of a queue or of an environment. */
 export type History = Omit<api.QueueHistory, "queue"> | Omit<api.EnvironmentHistory, "environment">;
+/** The same with one array per field instead of one object per point. */
+export type HistoryColumns = Omit<api.QueueHistoryColumns, "queue"> | Omit<api.EnvironmentHistoryColumns, "environment">;
 export type MetricPoint = api.Point;
 
 // ---- Jobs --------------------------------------------------------------------------------------------

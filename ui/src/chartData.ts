@@ -38,6 +38,7 @@ const GAUGES = {
   running: (p: MetricPoint) => p.concurrency.max,
   limit: (p: MetricPoint) => p.concurrency.limit,
   utilization: (p: MetricPoint) => p.concurrency.utilization_pct,
+  age: (p: MetricPoint) => p.latency.max_age_ms,
   waitP50: (p: MetricPoint) => p.percentiles.wait_ms.p50,
   waitP95: (p: MetricPoint) => p.percentiles.wait_ms.p95,
   waitP99: (p: MetricPoint) => p.percentiles.wait_ms.p99,

@@ -59,6 +59,7 @@ export function history(timeseries: MetricPoint[], watermark: string | null = at
     resolution: "5s",
     source: { tier: "5s", reason: "up to 2h in steps of 5s" },
     watermark,
+    generation: 0,
     completeness: { pct: 100, missing: {} },
     headline: {
       totals: { enqueued: 0, dequeued: 0, completed: 0, nack: 0, dlq: 0, ttl_expired: 0, ...NO_MOVES },

@@ -54,6 +54,13 @@ export async function getChecked<T>(path: string, signal: AbortSignal, ...lists:
   return body as T;
 }
 
+/** Get an object that contains these objects, like `getChecked`. */
+export async function getObject<T>(path: string, signal: AbortSignal, ...names: string[]): Promise<T> {
+  const body = await request("GET", path, signal);
+  if (!isRecord(body) || names.some((name) => !isRecord(body[name]))) throw unexpectedResponse(path);
+  return body as T;
+}
+
 /** Convert an RFC 9457 problem document, or any error body of a proxy, to an ApiError. */
 export function fromProblemDocument(status: number, body: unknown): ApiError {
   const fields = isRecord(body) ? body : {};

@@ -112,6 +112,13 @@ export interface Concurrency {
   utilization_pct: number | null;
 }
 
+export interface ConcurrencyColumns {
+  max: (number | null)[];
+  last: (number | null)[];
+  limit: (number | null)[];
+  utilization_pct: (number | null)[];
+}
+
 export interface ConsumerDocument {
   name: string;
   pending: number;
@@ -194,6 +201,16 @@ export interface Depth {
   max_bytes: number | null;
 }
 
+export interface DepthColumns {
+  max: (number | null)[];
+  last: (number | null)[];
+  warm: (number | null)[];
+  cold: (number | null)[];
+  scheduled: (number | null)[];
+  bytes: (number | null)[];
+  max_bytes: (number | null)[];
+}
+
 export interface DetailedQueues {
   warmQueues: ActionQueue[];
   coldQueues: ActionQueue[] | null;
@@ -239,10 +256,24 @@ export interface EnvironmentHistory {
   resolution: string;
   source: Source;
   watermark: string | null;
+  generation: number;
   completeness: Completeness;
   headline: Headline;
   percentiles: RangePercentiles;
   timeseries: Point[];
+  environment: string;
+}
+
+export interface EnvironmentHistoryColumns {
+  period: Period;
+  resolution: string;
+  source: Source;
+  watermark: string | null;
+  generation: number;
+  completeness: Completeness;
+  headline: Headline;
+  percentiles: RangePercentiles;
+  columns: HistoryColumns;
   environment: string;
 }
 
@@ -265,6 +296,12 @@ export interface Failures {
   nack: number | null;
   dlq: number | null;
   ttl_expired: number | null;
+}
+
+export interface FailuresColumns {
+  nack: (number | null)[];
+  dlq: (number | null)[];
+  ttl_expired: (number | null)[];
 }
 
 export interface Flow {
@@ -303,6 +340,20 @@ export interface HeadlineConcurrency {
 export interface HeadlineDepth {
   max: number | null;
   last: number | null;
+}
+
+export interface HistoryColumns {
+  complete: boolean[];
+  throughput: ThroughputColumns;
+  queue_depth: DepthColumns;
+  latency: LatencyColumns;
+  percentiles: PercentilesColumns;
+  concurrency: ConcurrencyColumns;
+  failures: FailuresColumns;
+  moves: MovesColumns;
+  start: string;
+  step_s: number;
+  count: number;
 }
 
 export interface IncidentDetail {
@@ -424,6 +475,12 @@ export interface Latency {
   avg_run_ms: number | null;
 }
 
+export interface LatencyColumns {
+  avg_wait_ms: (number | null)[];
+  max_age_ms: (number | null)[];
+  avg_run_ms: (number | null)[];
+}
+
 export interface LimitsChange {
   limit: number | null;
   burst?: number | null;
@@ -501,6 +558,16 @@ export interface Moves {
   deferred: number | null;
 }
 
+export interface MovesColumns {
+  spilled: (number | null)[];
+  refilled: (number | null)[];
+  reclaimed: (number | null)[];
+  released: (number | null)[];
+  redriven: (number | null)[];
+  cancelled: (number | null)[];
+  deferred: (number | null)[];
+}
+
 export interface NewChannel {
   url?: string | null;
   to?: string[] | null;
@@ -557,6 +624,11 @@ export interface Peaks {
 export interface Percentiles {
   wait_ms: Quantiles;
   run_ms: Quantiles;
+}
+
+export interface PercentilesColumns {
+  wait_ms: QuantilesColumns;
+  run_ms: QuantilesColumns;
 }
 
 export interface Period {
@@ -657,6 +729,13 @@ export interface Quantiles {
   p99: number | null;
 }
 
+export interface QuantilesColumns {
+  p50: (number | null)[];
+  p90: (number | null)[];
+  p95: (number | null)[];
+  p99: (number | null)[];
+}
+
 export interface QueueDetail {
   org: string;
   project: string;
@@ -692,10 +771,24 @@ export interface QueueHistory {
   resolution: string;
   source: Source;
   watermark: string | null;
+  generation: number;
   completeness: Completeness;
   headline: Headline;
   percentiles: RangePercentiles;
   timeseries: Point[];
+  queue: string;
+}
+
+export interface QueueHistoryColumns {
+  period: Period;
+  resolution: string;
+  source: Source;
+  watermark: string | null;
+  generation: number;
+  completeness: Completeness;
+  headline: Headline;
+  percentiles: RangePercentiles;
+  columns: HistoryColumns;
   queue: string;
 }
 
@@ -967,6 +1060,15 @@ export interface Throughput {
   enqueued_per_s: number | null;
   dequeued_per_s: number | null;
   completed_per_s: number | null;
+}
+
+export interface ThroughputColumns {
+  enqueued: (number | null)[];
+  dequeued: (number | null)[];
+  completed: (number | null)[];
+  enqueued_per_s: (number | null)[];
+  dequeued_per_s: (number | null)[];
+  completed_per_s: (number | null)[];
 }
 
 export interface TopQueues {

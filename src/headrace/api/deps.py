@@ -9,6 +9,7 @@ def stop(tenant: OperateTenant, caller: CurrentCaller) -> …: …  # also the c
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Depends, Path, Query, Request, Security
@@ -21,7 +22,9 @@ from headrace.api.environment_filter import EnvironmentFilter
 from headrace.api.pagination import MAX_CURSOR, MAX_PAGE
 from headrace.api.problems import Problem
 from headrace.api.services import Services
-from headrace.history.routing import QueryWindow, resolve_window
+from headrace.history.fields import FieldSelection, parse_fields
+from headrace.history.presenter import HistoryFormat
+from headrace.history.routing import QueryWindow, parse_time, resolve_window
 from headrace.model.names import EnvRef
 
 # --- Services and callers --------------------------------------------------------------------------
@@ -149,3 +152,40 @@ async def parse_window(
 
 
 WindowQuery = Annotated[QueryWindow, Depends(parse_window)]
+
+
+@dataclass(frozen=True)
+class HistoryShape:
+    """Which part of history a response contains, and in which layout."""
+
+    selection: FieldSelection
+    layout: HistoryFormat
+    since_s: float | None  # only points that end after this time; None: all
+
+
+async def parse_history_shape(
+    fields: Annotated[
+        str | None,
+        Query(
+            max_length=2000,
+            description="Only these sections or fields of points, separated by commas; `headline` selects `headline` "
+            "and `percentiles` of the range (default: everything).",
+            examples=["throughput,queue_depth.max,headline"],
+        ),
+    ] = None,
+    layout: Annotated[
+        HistoryFormat,
+        Query(alias="format", description="`points`: an object per point; `columns`: an array per field, smaller."),
+    ] = "points",
+    since: Annotated[
+        str | None,
+        Query(
+            description="Only points that end after this time; all other values cover the whole range.",
+            examples=["2026-01-31T11:59:00Z"],
+        ),
+    ] = None,
+) -> HistoryShape:
+    return HistoryShape(parse_fields(fields), layout, None if since is None else parse_time("since", since))
+
+
+HistoryShapeQuery = Annotated[HistoryShape, Depends(parse_history_shape)]

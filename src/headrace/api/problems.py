@@ -24,6 +24,7 @@ from headrace.errors import (
     DatabaseFull,
     EnqueueRateExceeded,
     HeadraceError,
+    InvalidFields,
     InvalidJob,
     InvalidLimit,
     InvalidName,
@@ -50,6 +51,7 @@ LOGIN = "/login/"
 
 STATUS_BY_ERROR: dict[type[HeadraceError], int] = {
     InvalidName: 400,
+    InvalidFields: 400,
     InvalidPeriod: 400,
     InvalidJob: 400,
     InvalidLimit: 400,

@@ -13,6 +13,7 @@ from headrace.alerts.channel_policy import ChannelPolicy
 from headrace.api.access import KeyScope
 from headrace.api.api_keys import KeyRing
 from headrace.api.environment_filter import EnvironmentFilter
+from headrace.api.history_cache import HistoryCache
 from headrace.api.live_feed import FeedHub
 from headrace.api.rate_limit import RequestRateLimiter
 from headrace.api.readiness import Readiness
@@ -118,6 +119,7 @@ class Services:
     memory_cache: TtlCache[list[ServerMemory]] = field(
         init=False, default_factory=lambda: TtlCache[list[ServerMemory]](MEMORY_CACHE_S)
     )
+    history_cache: HistoryCache = field(init=False)
     _shards: int | None = field(init=False, default=None)
     _clickhouse: Client | None = field(init=False, default=None)
     _opened: ExitStack = field(init=False, default_factory=ExitStack)
@@ -125,6 +127,7 @@ class Services:
     def __post_init__(self) -> None:
         self.request_limits = RequestRateLimiter(self.settings.rate, self.settings.burst)
         self.channel_policy = ChannelPolicy.from_settings(self.alerts)
+        self.history_cache = HistoryCache(self.settings.history_cache)
         self.feed_hub = FeedHub(self.settings.streams, self.settings.streams_per_key)
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from headrace.history.routing import QueryWindow
 from headrace.model.event import COUNT_COLUMN
+from headrace.warehouse.environment_metrics import EnvironmentGauges
 from headrace.warehouse.series import PERCENTILES, GaugeValues, HistorySeries
 
 NullableColumn = Sequence[int | None]
@@ -25,7 +26,7 @@ NullableColumn = Sequence[int | None]
 
 @dataclass(frozen=True)
 class PointColumns:
-    """One column per quantity, one entry per point. None: unknown, no limit, or not recorded for environments."""
+    """One column per quantity, one entry per point. None: unknown, no limit, or not read."""
 
     counts: Mapping[str, Sequence[int]]  # by warehouse column, see COUNT_COLUMN
     max_depth: NullableColumn
@@ -37,6 +38,7 @@ class PointColumns:
     max_running: NullableColumn
     running: NullableColumn
     limit: NullableColumn
+    env_limit: NullableColumn  # of a queue's environment
     max_age_ms: NullableColumn
     wait_ms: Sequence[int]  # sum of the waits; `waits` is their number
     waits: Sequence[int]
@@ -45,24 +47,35 @@ class PointColumns:
     percentiles: Mapping[str, Sequence[int]]  # "wait_p50" … → histogram bucket keys; meaningless where the count is 0
 
 
-def fill_points(window: QueryWindow, series: HistorySeries, before: GaugeValues | None, now_ms: int) -> PointColumns:
-    """Return one value per point. `before` holds the gauges at the start of the window; ages end at `now_ms`."""
+def fill_points(
+    window: QueryWindow,
+    series: HistorySeries,
+    before: GaugeValues | None,
+    now_ms: int,
+    gauges: EnvironmentGauges | None = None,
+) -> PointColumns:
+    """Return one value per point. `before` holds the gauges at the start of the window; ages end at `now_ms`. Cold and
+    scheduled jobs, bytes and ages are those of `gauges` if given."""
     layout = _RowLayout(window.points, series)
     depth = layout.carry_forward("depth", before)
     running = layout.carry_forward("running", before)
-    held = layout.carry_forward("bytes", before)
+    parts = layout if gauges is None else _RowLayout(window.points, gauges.series)
+    before_parts = before if gauges is None else gauges.before
+    held = parts.carry_forward("bytes", before_parts)
+    cold = parts.carry_forward("cold", before_parts)
     return PointColumns(
         counts={column: layout.get_zero_filled(column) for column in COUNT_COLUMN.values()},
         max_depth=_max_with_carried(layout.get_own_values("max_depth"), depth, before and before.depth),
         depth=depth,
-        cold=layout.carry_forward("cold", before),
-        scheduled=layout.carry_forward("scheduled", before),
+        cold=cold,
+        scheduled=parts.carry_forward("scheduled", before_parts),
         bytes=held,
-        max_bytes=_max_with_carried(layout.get_own_values("highest_bytes"), held, before and before.bytes),
+        max_bytes=_max_with_carried(parts.get_own_values("highest_bytes"), held, before_parts and before_parts.bytes),
         max_running=_max_with_carried(layout.get_own_values("max_running"), running, before and before.running),
         running=running,
-        limit=[None if limit is None or limit < 0 else limit for limit in layout.carry_forward("limit", before)],
-        max_age_ms=_compute_oldest_ages(window, layout, before, depth, now_ms),
+        limit=_read_limits(layout.carry_forward("limit", before)),
+        env_limit=_read_limits(layout.carry_forward("env_limit", before)),
+        max_age_ms=_compute_oldest_ages(window, parts, before_parts, depth if gauges is None else cold, now_ms),
         wait_ms=layout.get_zero_filled("wait_ms"),
         waits=layout.get_zero_filled("waits"),
         run_ms=layout.get_zero_filled("run_ms"),
@@ -73,6 +86,10 @@ def fill_points(window: QueryWindow, series: HistorySeries, before: GaugeValues 
             for name in (f"{what}_{p}" for p in PERCENTILES)
         },
     )
+
+
+def _read_limits(column: NullableColumn) -> NullableColumn:
+    return [None if limit is None or limit < 0 else limit for limit in column]
 
 
 def hide_points(points: PointColumns, places: Collection[int]) -> PointColumns:
@@ -100,7 +117,7 @@ class _RowLayout:
         self._own, self._newest = _make_picker(own), _make_picker(newest)
 
     def has_column(self, name: str) -> bool:
-        """Return False for columns that environments do not record. A queue without rows has every column."""
+        """Return False for columns that were not read. A series without rows has every column."""
         return not self._series.columns or name in self._series.columns
 
     def get_zero_filled(self, name: str) -> Sequence[int]:
@@ -136,9 +153,9 @@ def _max_with_carried(seen: NullableColumn, last: NullableColumn, before: int | 
 
 
 def _compute_oldest_ages(
-    window: QueryWindow, layout: _RowLayout, before: GaugeValues | None, depth: NullableColumn, now_ms: int
+    window: QueryWindow, layout: _RowLayout, before: GaugeValues | None, known: NullableColumn, now_ms: int
 ) -> NullableColumn:
-    """Return the highest age of the oldest waiting job per point, in ms.
+    """Return the highest age of the oldest waiting job per point, in ms; None where `known`, a gauge, is None.
 
     A bucket with rows has its measured maximum; an empty bucket extrapolates the carried oldest time to its end (at
     most `now_ms`). A point that spans several buckets takes their maximum.
@@ -148,8 +165,8 @@ def _compute_oldest_ages(
     oldest = layout.carry_forward("oldest_ms", before)
     ends = [min(end_s * 1000, now_ms) for end_s in _list_point_ends(window)]
     ages = [
-        seen if seen is not None else None if known is None else _compute_age(since, end)
-        for seen, known, since, end in zip(layout.get_own_values("seen_age_ms"), depth, oldest, ends, strict=True)
+        seen if seen is not None else None if gauge is None else _compute_age(since, end)
+        for seen, gauge, since, end in zip(layout.get_own_values("seen_age_ms"), known, oldest, ends, strict=True)
     ]
     if window.step_s > window.tier.seconds:
         _include_empty_buckets(ages, window, layout, [before and before.oldest_ms, *oldest], ends)

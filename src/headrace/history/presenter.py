@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from headrace.history import timeseries
 from headrace.history.completeness import WindowCompleteness
+from headrace.history.fields import FAILURE_COLUMNS, MOVE_COLUMNS
 from headrace.history.reader import History, QueueRanking
 from headrace.history.routing import QueryWindow
 from headrace.history.summary import DurationSummary, Peak, WindowSummary
-from headrace.history.timeseries import FAILURE_COLUMNS, MOVE_COLUMNS, compute_utilization_pct, get_bucket_midpoint_ms
+from headrace.history.timeseries import compute_utilization_pct, get_bucket_midpoint_ms
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.time import format_iso_ms
 from headrace.warehouse.queue_metrics import RANKING_SQL
@@ -25,12 +27,22 @@ TOTAL_OPS = {
 """Operation of each field of `headline.totals`."""
 
 
-def present_queue(queue: str, history: History) -> bytes:
-    return _render_history({"queue": queue}, history)
+HistoryFormat = Literal["points", "columns"]
+"""`points`: `timeseries`, one object per point. `columns`: `columns`, one array per field."""
 
 
-def present_environment(env: str, history: History) -> bytes:
-    return _render_history({"environment": env}, history)
+def present_queue(
+    queue: str, history: History, layout: HistoryFormat = "points", since_s: float | None = None
+) -> bytes:
+    """Render the history of a queue. `since_s`: only points that end after this time."""
+    return _render_history({"queue": queue}, history, layout, since_s)
+
+
+def present_environment(
+    env: str, history: History, layout: HistoryFormat = "points", since_s: float | None = None
+) -> bytes:
+    """Render the history of an environment, like `present_queue`."""
+    return _render_history({"environment": env}, history, layout, since_s)
 
 
 def present_top(env: str, top: QueueRanking) -> bytes:
@@ -42,33 +54,45 @@ def present_top(env: str, top: QueueRanking) -> bytes:
         "source": _present_source(top.window),
         "queues": [_present_ranked_queue(rank, row, top) for rank, row in enumerate(top.rows, 1)],
     }
-    return _dump_json(answer).encode()
+    return msgspec.json.encode(answer)
 
 
-def _render_history(subject: Mapping[str, str], history: History) -> bytes:
+def _render_history(
+    subject: Mapping[str, str], history: History, layout: HistoryFormat, since_s: float | None
+) -> bytes:
     window, watermark_ms = history.window, history.watermark_ms
-    head = {
-        **subject,
-        "period": _present_period(window),
-        "resolution": window.resolution,
-        "source": _present_source(window),
-        "watermark": None if watermark_ms is None else format_iso_ms(watermark_ms),
-        "completeness": _present_completeness(history.completeness),
+    whole = {
         "headline": _present_summary(history.headline),
         "percentiles": {
             "wait_ms": _present_percentiles(history.headline.wait),
             "run_ms": _present_percentiles(history.headline.run),
         },
     }
-    parts = timeseries.render_points(window, history.points, watermark_ms, history.unknown)
-    # Joined once, because the document may have millions of characters.
-    parts[0] = f'{_dump_json(head)[:-1]},"timeseries":[{parts[0]}'
-    parts[-1] += "]}"
-    return ",".join(parts).encode()
-
-
-def _dump_json(answer: Mapping[str, Any]) -> str:
-    return json.dumps(answer, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    document: dict[str, Any] = {
+        **subject,
+        "period": _present_period(window),
+        "resolution": window.resolution,
+        "source": _present_source(window),
+        "watermark": None if watermark_ms is None else format_iso_ms(watermark_ms),
+        "generation": history.generation,
+        "completeness": _present_completeness(history.completeness),
+        **(whole if history.selection.headline else {}),
+    }
+    first = 0 if since_s is None else min(window.points, max(0, int(since_s - window.start_s) // window.step_s))
+    sections = timeseries.compute_columns(history.points, window.step_s, history.selection, first)
+    complete = timeseries.find_complete_points(window, watermark_ms, history.unknown)[first:]
+    if layout == "columns":
+        document["columns"] = {
+            "start": format_iso_ms((window.start_s + first * window.step_s) * 1000),
+            "step_s": window.step_s,
+            "count": window.points - first,
+            "complete": complete,
+            **timeseries.nest_sections(sections),
+        }
+    else:
+        timestamps = timeseries.format_timestamps(window, first)
+        document["timeseries"] = timeseries.build_point_objects(timestamps, complete, sections)
+    return msgspec.json.encode(document)
 
 
 def _present_period(window: QueryWindow) -> dict[str, str]:
@@ -126,7 +150,7 @@ def _get_unit(metric: str) -> str:
 
 
 def _present_ranked_queue(rank: int, row: Mapping[str, Any], top: QueueRanking) -> dict[str, Any]:
-    limit = row["limit"] if row["limit"] >= 0 else None
+    limit = _read_limit(row["limit"])
     is_key = top.metric.startswith(("wait_p", "run_p"))
     return {
         "rank": rank,
@@ -142,7 +166,9 @@ def _present_ranked_queue(rank: int, row: Mapping[str, Any], top: QueueRanking) 
         "concurrency": {
             "last": row["running"],
             "limit": limit,
-            "utilization_pct": _round(compute_utilization_pct(row["running"], limit)),
+            "utilization_pct": _round(
+                compute_utilization_pct(row["running"], limit, _read_limit(row["effective_limit"]))
+            ),
         },
         "throughput": {
             "enqueued": row["enqueue_count"],
@@ -158,3 +184,7 @@ def _present_ranked_queue(rank: int, row: Mapping[str, Any], top: QueueRanking) 
             "age_ms": row["age_ms"],
         },
     }
+
+
+def _read_limit(limit: int) -> int | None:
+    return None if limit < 0 else limit

@@ -1,7 +1,8 @@
 """Read the history of a queue or environment and assemble points, completeness and summary.
 
-The watermark is read first: a point before it was complete in ClickHouse by then, so the points that are read
-afterwards contain all of its events. The remaining queries run in parallel.
+The state of history as a whole, with the watermark, is read first: a point before the watermark was complete in
+ClickHouse by then, so the points that are read afterwards contain all of its events. It tells also which of the other
+queries are not needed. Those that are run in parallel.
 """
 
 from __future__ import annotations
@@ -12,14 +13,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.history.completeness import WindowCompleteness, compute_completeness, has_unseen_movement, sum_counts
+from headrace.history.fields import ALL_FIELDS, FieldSelection
 from headrace.history.fill import PointColumns, fill_points, hide_points
 from headrace.history.routing import QueryWindow
 from headrace.history.summary import WindowSummary, summarize_window
 from headrace.model.names import EnvRef, QueueRef
 from headrace.warehouse import environment_metrics, pipeline_batches, pipeline_coverage, queue_metrics
+from headrace.warehouse.bucket_series import BucketSeries
+from headrace.warehouse.environment_metrics import EnvironmentGauges, EnvironmentStateBefore
+from headrace.warehouse.history_state import HistoryState, read_history_state
 from headrace.warehouse.pipeline_batches import PipelineLosses
 from headrace.warehouse.pipeline_coverage import CoverageGap
 from headrace.warehouse.query_runner import QueryRunner
+from headrace.warehouse.queue_metrics import QueueStateBefore
 from headrace.warehouse.series import GaugeValues, HistorySeries
 from headrace.warehouse.tiers import TIERS
 
@@ -28,6 +34,17 @@ REPORTS_KEPT_MS = 30 * DAY_MS
 """Batch reports have a TTL of 31 days. If the oldest report is younger than this, none has expired yet, so reports
 cover all history."""
 MAX_MINUTE_TIER_S = 2 * 3600
+MAX_BUCKETS = 1500
+"""Up to this many buckets, stored rows are read and added up here: two hours of 5 s, a day of minutes."""
+BUCKETS_BEFORE = 60
+"""Buckets before the window that are read with it. A queue with recent activity needs nothing more about the time
+before."""
+SUMMED_GAUGES = (
+    *("queue_depth.warm", "queue_depth.cold", "queue_depth.scheduled", "queue_depth.bytes", "queue_depth.max_bytes"),
+    "latency.max_age_ms",
+)
+"""Fields of an environment that are read from a table of their own."""
+NO_GAUGES = EnvironmentGauges(HistorySeries((), {}, ()), None)
 
 _executor = ThreadPoolExecutor(16, thread_name_prefix="history")
 """Threads for queries that run in parallel with another one. Their queries never wait for one another."""
@@ -41,6 +58,9 @@ class History:
     headline: WindowSummary
     watermark_ms: int | None  # all events up to this time are included, except in gaps
     unknown: frozenset[int]  # indexes of points that may lack events
+    generation: int = 0  # highest generation of the backfills that rewrote hours of the window; 0: none
+    selection: FieldSelection = ALL_FIELDS  # the fields that were read
+    is_final: bool = False  # nothing of it changes any more, except by a backfill
 
 
 @dataclass(frozen=True)
@@ -50,52 +70,188 @@ class QueueRanking:
     rows: Sequence[dict[str, Any]]  # result of the query `top_queues`
 
 
-def read_queue_history(reads: QueryRunner, ref: QueueRef, window: QueryWindow, now_ms: int) -> History | None:
-    """Return the history of a queue; None if there is none."""
-    lost = pipeline_batches.read_losses_at_end(reads, window.start_s * 1000, window.end_s * 1000)
-    before_future = _executor.submit(queue_metrics.read_state_before, reads, ref, window.start_s)
-    gaps_future = _executor.submit(_read_gaps, reads, window, lost, now_ms)
-    series = queue_metrics.read_points(reads, window.tier, ref, window.start_s, window.end_s, window.step_s)
-    before = before_future.result()
-    if before is None and not series.index:
-        return None
-    readings = before.readings if before else {}
-    counted = compute_completeness(series.epochs, readings, now_ms - TIERS[-1].kept_s * 1000)
+def read_queue_history(
+    reads: QueryRunner,
+    ref: QueueRef,
+    window: QueryWindow,
+    now_ms: int,
+    selection: FieldSelection = ALL_FIELDS,
+    state: HistoryState | None = None,
+) -> History | None:
+    """Return the history of a queue; None if there is none. `state` must have been read before, if it is given."""
+    state = state or read_history_state(reads)
+    before_future = (
+        _executor.submit(_read_queue_state_before, reads, ref, window, state)
+        if _find_buckets_start(window, now_ms) is None
+        else None
+    )
+    lost_future = _executor.submit(_read_losses_at_end, reads, window, state)
+    gaps_future = _executor.submit(_read_gaps, reads, window, state, now_ms) if _may_have_gaps(window, state) else None
+    found = _read_queue_points(reads, ref, window, now_ms, selection, state)
+    series, lost = found.series, lost_future.result()
+    before = QueueStateBefore(found.gauges_before, found.readings_before)
+    if lost.at_end or not _is_state_known(found):
+        everything_before = (
+            before_future.result() if before_future else _read_queue_state_before(reads, ref, window, state)
+        )
+        if everything_before is None and not series.index:
+            return None
+        before = everything_before or QueueStateBefore(None, {})
+    counted = compute_completeness(series.epochs, before.readings, now_ms - TIERS[-1].kept_s * 1000)
     if lost.at_end and has_unseen_movement(
-        series.epochs, readings, queue_metrics.read_odometers_after(reads, ref, window.end_s)
+        series.epochs, before.readings, queue_metrics.read_odometers_after(reads, ref, window.end_s)
     ):
         counted = replace(counted, known=False)
-    gaps = gaps_future.result()
-    return _assemble_history(window, series, before and before.gauges, counted, lost.watermark_ms, gaps, now_ms)
+    gaps = gaps_future.result() if gaps_future else []
+    return _assemble_history(window, series, before.gauges, counted, gaps, now_ms, selection, state, lost)
 
 
-def read_environment_history(reads: QueryRunner, ref: EnvRef, window: QueryWindow, now_ms: int) -> History | None:
-    """Return the history of all queues of an environment together; None if there is none."""
-    lost = pipeline_batches.read_losses(reads, window.start_s * 1000, window.end_s * 1000)
-    before_future = _executor.submit(environment_metrics.read_state_before, reads, ref, window.start_s)
-    gaps_future = _executor.submit(_read_gaps, reads, window, lost, now_ms)
-    series = environment_metrics.read_points(reads, window.tier, ref, window.start_s, window.end_s, window.step_s)
-    before = before_future.result()
-    if not before.known and not series.index:
-        return None
+def read_environment_history(
+    reads: QueryRunner,
+    ref: EnvRef,
+    window: QueryWindow,
+    now_ms: int,
+    selection: FieldSelection = ALL_FIELDS,
+    state: HistoryState | None = None,
+) -> History | None:
+    """Return the history of all queues of an environment together; None if there is none. `state` must have been read
+    before, if it is given."""
+    state = state or read_history_state(reads)
+    before_future = (
+        _executor.submit(_read_environment_state_before, reads, ref, window, state)
+        if _find_buckets_start(window, now_ms) is None
+        else None
+    )
+    lost_future = _executor.submit(_read_losses, reads, window, state)
+    gaps_future = _executor.submit(_read_gaps, reads, window, state, now_ms) if _may_have_gaps(window, state) else None
+    gauges_future = (
+        _executor.submit(_read_environment_gauges, reads, ref, window, now_ms)
+        if selection.needs_any(*SUMMED_GAUGES)
+        else None
+    )
+    found = _read_environment_points(reads, ref, window, now_ms, selection, state)
+    series, gauges = found.series, found.gauges_before
+    if gauges is None:
+        before = before_future.result() if before_future else _read_environment_state_before(reads, ref, window, state)
+        if not before.known and not series.index:
+            return None
+        gauges = before.gauges
+    lost = lost_future.result()
     counted = _compute_environment_completeness(reads, ref, window, series, lost, now_ms)
-    return _assemble_history(window, series, before.gauges, counted, lost.watermark_ms, gaps_future.result(), now_ms)
+    gaps = gaps_future.result() if gaps_future else []
+    parts = gauges_future.result() if gauges_future else NO_GAUGES
+    return _assemble_history(window, series, gauges, counted, gaps, now_ms, selection, state, lost, parts)
 
 
 def read_top_queues(
-    reads: QueryRunner, ref: EnvRef, metric: str, window: QueryWindow, now_ms: int, limit: int
+    reads: QueryRunner,
+    ref: EnvRef,
+    metric: str,
+    window: QueryWindow,
+    now_ms: int,
+    limit: int,
+    *,
+    rewritten: bool = True,
 ) -> QueueRanking:
-    rows = queue_metrics.read_top_queues(reads, window.tier, ref, metric, window.start_s, window.end_s, now_ms, limit)
+    """Rank queues. `rewritten`: a backfill wrote some hours of the window again."""
+    span = (window.start_s, window.end_s)
+    rows = queue_metrics.read_top_queues(reads, window.tier, ref, metric, *span, now_ms, limit, rewritten=rewritten)
     return QueueRanking(window, metric, rows)
 
 
-def _read_gaps(reads: QueryRunner, window: QueryWindow, lost: PipelineLosses, now_ms: int) -> list[CoverageGap]:
-    if lost.watermark_ms is None:
+def _read_queue_points(
+    reads: QueryRunner, ref: QueueRef, window: QueryWindow, now_ms: int, selection: FieldSelection, state: HistoryState
+) -> BucketSeries:
+    """Read points, and as much of the state before them as costs nothing more."""
+    tier, span, histograms = window.tier, (window.start_s, window.end_s, window.step_s), selection.needs_histograms
+    if (from_s := _find_buckets_start(window, now_ms)) is None:
+        rewritten = state.is_rewritten(window.start_s, window.end_s)
+        series = queue_metrics.read_points(reads, tier, ref, *span, histograms=histograms, rewritten=rewritten)
+        return BucketSeries(series, None, {})
+    rewritten = state.is_rewritten(from_s, window.end_s)
+    return queue_metrics.read_buckets(
+        reads, tier, ref, *span, from_s=from_s, histograms=histograms, rewritten=rewritten
+    )
+
+
+def _read_environment_points(
+    reads: QueryRunner, ref: EnvRef, window: QueryWindow, now_ms: int, selection: FieldSelection, state: HistoryState
+) -> BucketSeries:
+    """Read points of an environment, like `_read_queue_points`."""
+    tier, span, histograms = window.tier, (window.start_s, window.end_s, window.step_s), selection.needs_histograms
+    if (from_s := _find_buckets_start(window, now_ms)) is None:
+        rewritten = state.is_rewritten(window.start_s, window.end_s)
+        series = environment_metrics.read_points(reads, tier, ref, *span, histograms=histograms, rewritten=rewritten)
+        return BucketSeries(series, None, {})
+    rewritten = state.is_rewritten(from_s, window.end_s)
+    return environment_metrics.read_buckets(
+        reads, tier, ref, *span, from_s=from_s, histograms=histograms, rewritten=rewritten
+    )
+
+
+def _read_environment_gauges(reads: QueryRunner, ref: EnvRef, window: QueryWindow, now_ms: int) -> EnvironmentGauges:
+    span, from_s = (window.start_s, window.end_s, window.step_s), _find_buckets_start(window, now_ms)
+    from_s = window.start_s if from_s is None else from_s
+    return environment_metrics.read_gauges(reads, window.tier, ref, *span, from_s=from_s)
+
+
+def _find_buckets_start(window: QueryWindow, now_ms: int) -> int | None:
+    """Return from when on stored rows are read; None if the window has too many, and ClickHouse adds them up.
+
+    The rows of some buckets before the window are read too, unless some of these may be deleted already.
+    """
+    if (window.end_s - window.start_s) // window.tier.seconds > MAX_BUCKETS:
+        return None
+    from_s = window.start_s - BUCKETS_BEFORE * window.tier.seconds
+    return from_s if from_s * 1000 >= now_ms - window.tier.kept_s * 1000 else window.start_s
+
+
+def _is_state_known(found: BucketSeries) -> bool:
+    """Return True if the rows read before the window have its gauges, and a reading of each odometer that moved."""
+    readings = found.readings_before
+    return (
+        found.gauges_before is not None
+        and bool(readings)
+        and all(span.last.keys() <= readings.get(span.epoch_ms, {}).keys() for span in found.series.epochs)
+    )
+
+
+def _read_queue_state_before(
+    reads: QueryRunner, ref: QueueRef, window: QueryWindow, state: HistoryState
+) -> QueueStateBefore | None:
+    rewritten = state.is_rewritten(0, window.start_s)
+    return queue_metrics.read_state_before(reads, ref, window.start_s, rewritten=rewritten)
+
+
+def _read_environment_state_before(
+    reads: QueryRunner, ref: EnvRef, window: QueryWindow, state: HistoryState
+) -> EnvironmentStateBefore:
+    rewritten = state.is_rewritten(0, window.start_s)
+    return environment_metrics.read_state_before(reads, ref, window.start_s, rewritten=rewritten)
+
+
+def _read_losses_at_end(reads: QueryRunner, window: QueryWindow, state: HistoryState) -> PipelineLosses:
+    span = (window.start_s * 1000, window.end_s * 1000)
+    return state.find_losses_at_end(*span) or pipeline_batches.read_losses_at_end(reads, *span)
+
+
+def _read_losses(reads: QueryRunner, window: QueryWindow, state: HistoryState) -> PipelineLosses:
+    span = (window.start_s * 1000, window.end_s * 1000)
+    return state.find_losses(*span) or pipeline_batches.read_losses(reads, *span)
+
+
+def _may_have_gaps(window: QueryWindow, state: HistoryState) -> bool:
+    return state.watermark_ms is not None and state.may_have_gaps(window.start_s * 1000)
+
+
+def _read_gaps(reads: QueryRunner, window: QueryWindow, state: HistoryState, now_ms: int) -> list[CoverageGap]:
+    watermark_ms = state.watermark_ms
+    if watermark_ms is None:
         return []
-    were_removed = lost.since_ms is not None and lost.since_ms <= now_ms - REPORTS_KEPT_MS
-    since_ms = 0 if were_removed else lost.since_ms
-    end_ms = min(window.end_s * 1000, lost.watermark_ms)
-    return pipeline_coverage.read_gaps(reads, window.start_s * 1000, end_ms, since_ms)
+    since_ms = pipeline_batches.read_first_finished_ms(reads)
+    were_removed = since_ms is not None and since_ms <= now_ms - REPORTS_KEPT_MS
+    end_ms = min(window.end_s * 1000, watermark_ms)
+    return pipeline_coverage.read_gaps(reads, window.start_s * 1000, end_ms, 0 if were_removed else since_ms)
 
 
 def _assemble_history(
@@ -103,16 +259,31 @@ def _assemble_history(
     series: HistorySeries,
     before: GaugeValues | None,
     counted: WindowCompleteness,
-    watermark_ms: int | None,
     gaps: Sequence[CoverageGap],
     now_ms: int,
+    selection: FieldSelection,
+    state: HistoryState,
+    lost: PipelineLosses,
+    gauges: EnvironmentGauges | None = None,
 ) -> History:
-    points = fill_points(window, series, before, now_ms)
+    points, watermark_ms = fill_points(window, series, before, now_ms, gauges), state.watermark_ms
     if gaps or watermark_ms is None or watermark_ms <= window.start_s * 1000:
         counted = replace(counted, known=False)  # no part of the window is certain to be included
     whole = summarize_window(window, points, series.epochs, counted, now_ms)
     unknown = find_unknown_points(window, gaps)
-    return History(window, hide_points(points, unknown) if unknown else points, counted, whole, watermark_ms, unknown)
+    return History(
+        window,
+        hide_points(points, unknown) if unknown else points,
+        counted,
+        whole,
+        watermark_ms,
+        unknown,
+        generation=state.find_generation(window.start_s, window.end_s),
+        selection=selection,
+        is_final=watermark_ms is not None
+        and watermark_ms >= window.end_s * 1000
+        and not (gaps or lost.events or lost.at_end),
+    )
 
 
 def find_unknown_points(window: QueryWindow, gaps: Sequence[CoverageGap]) -> frozenset[int]:

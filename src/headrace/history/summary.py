@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from headrace.history.completeness import WindowCompleteness
 from headrace.history.fill import NullableColumn, PointColumns
 from headrace.history.routing import QueryWindow
+from headrace.history.timeseries import compute_utilization_pct
 from headrace.model.event import Op
 from headrace.model.histogram import Histogram, compute_percentile, merge_histograms
 from headrace.warehouse.series import PERCENTILES, EpochTotals
@@ -72,9 +73,9 @@ def summarize_window(
         max_running=_find_maximum(points.max_running),
         max_utilization_pct=max(
             (
-                100 * running / limit
-                for running, limit in zip(points.max_running, points.limit, strict=True)
-                if running is not None and limit
+                percent
+                for percent in map(compute_utilization_pct, points.max_running, points.limit, points.env_limit)
+                if percent is not None
             ),
             default=None,
         ),

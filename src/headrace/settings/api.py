@@ -30,6 +30,9 @@ class ApiSettings:
         2 * 2**20, "Maximum size of a request body; larger requests are refused.", size("1KiB", "512MiB")
     )
     query_timeout: Seconds = setting(10.0, "Timeout for one ClickHouse query.", duration("100ms", "10m"))
+    history_cache: Bytes = setting(
+        32 * 2**20, "Memory for history responses per API process; 0B = none are kept.", size("0B", "16GiB")
+    )
     session: Seconds = setting(12 * 3600.0, "How long a browser session stays valid.", duration("1m", "30d"))
     audit_keep: Seconds = setting(90 * 86400.0, "How long audit log entries are kept.", duration("1h", "3650d"))
     streams: int = setting(200, "Maximum concurrent live-state (SSE) connections per process.", integer(1, 100_000))

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.names import EnvRef
+from headrace.warehouse.bucket_series import BucketSeries, build_bucket_series
 from headrace.warehouse.query_runner import QueryRunner
 from headrace.warehouse.series import (
     GaugeValues,
@@ -15,7 +16,7 @@ from headrace.warehouse.series import (
     columns_to_rows,
     compute_before_bounds,
 )
-from headrace.warehouse.sql import render_query
+from headrace.warehouse.sql import make_buckets_parts, make_points_parts, render_query, select_generation
 from headrace.warehouse.tiers import Tier
 
 
@@ -28,6 +29,14 @@ class EnvironmentStateBefore:
 
 
 @dataclass(frozen=True)
+class EnvironmentGauges:
+    """Gauges that are kept apart from the counters of an environment: cold and scheduled jobs, bytes, oldest job."""
+
+    series: HistorySeries
+    before: GaugeValues | None  # None: not known when the window began
+
+
+@dataclass(frozen=True)
 class MissingCounts:
     """Operations that odometers show beyond those counted."""
 
@@ -35,16 +44,73 @@ class MissingCounts:
     is_uncertain: bool  # the position of some odometer at the start of the window is unknown
 
 
-def read_points(queries: QueryRunner, tier: Tier, ref: EnvRef, start_s: int, end_s: int, step_s: int) -> HistorySeries:
-    query = render_query("environment_points", table=tier.environments)
+def read_points(
+    queries: QueryRunner,
+    tier: Tier,
+    ref: EnvRef,
+    start_s: int,
+    end_s: int,
+    step_s: int,
+    *,
+    histograms: bool = True,
+    rewritten: bool = True,
+) -> HistorySeries:
+    """Return history of an environment, added up in ClickHouse, like `queue_metrics.read_points`."""
+    parts = make_points_parts(histograms=histograms, rewritten=rewritten)
+    query = render_query("environment_points", table=tier.environments, **parts)
     window = {"start_s": start_s, "end_s": end_s, "step_s": step_s, "tier_s": tier.seconds}
     return build_series(queries.run(query, {**asdict(ref), **window}, threads=1))
 
 
-def read_state_before(queries: QueryRunner, ref: EnvRef, start_s: int) -> EnvironmentStateBefore:
+def read_buckets(
+    queries: QueryRunner,
+    tier: Tier,
+    ref: EnvRef,
+    start_s: int,
+    end_s: int,
+    step_s: int,
+    *,
+    from_s: int,
+    histograms: bool,
+    rewritten: bool,
+) -> BucketSeries:
+    """Return history of an environment, added up here from its stored rows, like `queue_metrics.read_buckets`."""
+    parts = make_buckets_parts(histograms=histograms, rewritten=rewritten)
+    query = render_query("environment_buckets", table=tier.environments, **parts)
+    found = queries.run(query, {**asdict(ref), "from_s": from_s, "end_s": end_s}, threads=1)
+    return build_bucket_series(found, start_s, step_s, tier.seconds)
+
+
+def read_state_before(
+    queries: QueryRunner, ref: EnvRef, start_s: int, *, rewritten: bool = True
+) -> EnvironmentStateBefore:
     bound = {**asdict(ref), **compute_before_bounds(start_s)}
-    [row] = columns_to_rows(queries.run(render_query("environment_gauges_before"), bound, threads=1))
+    query = render_query("environment_gauges_before", generation=select_generation(rewritten))
+    [row] = columns_to_rows(queries.run(query, bound, threads=1))
     return EnvironmentStateBefore(known=bool(row["known"]), gauges=build_gauges(row) if row["at"] else None)
+
+
+def read_gauges(
+    queries: QueryRunner, tier: Tier, ref: EnvRef, start_s: int, end_s: int, step_s: int, *, from_s: int
+) -> EnvironmentGauges:
+    """Return the gauges of all queues of an environment together in [start, end), and those before: of the rows since
+    `from_s`, or else of any tier."""
+    without = {} if step_s > tier.seconds else {"gap_ages": ""}
+    query = render_query("environment_gauges", table=tier.environment_gauges, **without)
+    window = {"from_s": from_s, "start_s": start_s, "end_s": end_s, "step_s": step_s, "tier_s": tier.seconds}
+    found = queries.run(query, {**asdict(ref), **window}, threads=1)
+    rows_before = 1 if found and found["point"][0] < 0 else 0
+    before = columns_to_rows({name: column[:1] for name, column in found.items()}) if rows_before else []
+    if not before:
+        bounds = {**asdict(ref), **compute_before_bounds(start_s)}
+        before = columns_to_rows(queries.run(render_query("environment_gauges_earlier"), bounds, threads=1))
+    columns = {name: column[rows_before:] for name, column in found.items()}
+    return EnvironmentGauges(
+        HistorySeries(columns.get("point", ()), columns if columns.get("point") else {}, ()),
+        GaugeValues(0, 0, None, **{name: before[0][name] for name in ("cold", "scheduled", "bytes", "oldest_ms")})
+        if before[0]["at"]
+        else None,
+    )
 
 
 def read_missing_counts(

@@ -110,6 +110,12 @@ def read_watermark_ms(client: Client) -> int | None:
     return int(highest) or None
 
 
+def read_first_finished_ms(queries: QueryRunner) -> int | None:
+    """Return when the oldest known batch finished; None: there is none."""
+    rows = columns_to_rows(queries.run(render_query("first_batch"), {}, threads=1))
+    return int(rows[0]["finished_ms"]) if rows else None
+
+
 def read_losses(queries: QueryRunner, start_ms: int, end_ms: int) -> PipelineLosses:
     """Return losses reported by the batches that cover [start, end), times in ms."""
     near_end_ms = max(start_ms, end_ms - RESYNC_MS)

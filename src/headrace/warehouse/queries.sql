@@ -14,6 +14,16 @@
     GROUP BY hour
   )) = (generation > 0)
 
+-- name: streamed_generation
+-- The same condition where no backfill wrote any of the hours that a query reads. Rows of generation 0 are never
+-- deleted, so a backfill that ends meanwhile does not remove what such a query reads.
+  generation = 0
+
+-- name: histogram_columns
+-- Histograms of wait and run durations, as stored.
+  wait_histogram,
+  run_histogram,
+
 -- name: operation_sums
 -- Sums of the counters of operations.
   sum(enqueue_count) AS enqueue_count,
@@ -68,20 +78,47 @@
     arraySort(groupArray((last.at, toInt64(toUnixTimestamp(bucket_start)), toInt64(last.oldest_at)))) AS steps,
     arrayPushBack(arrayPopFront(steps), steps[-1])) AS gap_age_ms,
 
+-- name: bucket_columns
+-- Columns of the rows of a tier, as they are stored, without those of wait and run histograms.
+  toUnixTimestamp(bucket_start) AS bucket_s,
+  enqueue_count,
+  spill_count,
+  refill_count,
+  dequeue_count,
+  ack_count,
+  nack_count,
+  dlq_count,
+  ttl_expire_count,
+  reclaim_count,
+  release_count,
+  redrive_count,
+  cancel_count,
+  defer_count,
+  total_wait_duration_ms AS wait_ms,
+  wait_duration_count AS waits,
+  total_run_duration_ms AS run_ms,
+  run_duration_count AS runs,
+  max_queue_length AS max_depth,
+  max_concurrency_current AS max_running,
+  last.at AS at,
+  last.depth AS depth,
+  last.running AS running,
+  last.`limit` AS limit,
+
 -- One queue ----------------------------------------------------------------------------------------------------------
 
 -- name: queue_points
 -- One queue over [start_s, end_s), in points of `step_s` seconds: one row per point with data, then one row per epoch
 -- for the whole window (of_epoch = 1) with its histograms and odometers as JSON. `{gap_ages}` is empty if a point is
--- one bucket of `tier_s` seconds.
+-- one bucket of `tier_s` seconds. `{generation}` selects the rows that count.
 WITH
   intDiv(toUnixTimestamp(bucket_start) - {start_s:UInt32}, {step_s:UInt32}) AS place,
-{duration_histograms}  max(last) AS newest
+{histograms}  max(last) AS newest
 SELECT
   toUInt8(grouping(place)) AS of_epoch,
   place AS point,
   epoch,
-{operation_sums}{duration_sums}{duration_percentiles}  max(max_queue_length) AS max_depth,
+{operation_sums}{duration_sums}{percentiles}  max(max_queue_length) AS max_depth,
   max(max_cold_queue_length) AS max_cold,
   max(max_concurrency_current) AS max_running,
   max(max_bytes) AS highest_bytes,
@@ -93,7 +130,8 @@ SELECT
   newest.`limit` AS limit,
   newest.oldest_at AS oldest_ms,
   newest.bytes AS bytes,
-  if(of_epoch, toJSONString((wait, run, minMap(first_odometers), maxMap(last_odometers))), '') AS maps
+  newest.env_limit AS env_limit,
+  if(of_epoch, toJSONString(({histogram_sums}, minMap(first_odometers), maxMap(last_odometers))), '') AS maps
 FROM {table}
 WHERE organization_id = {org:String}
   AND project_id = {project:String}
@@ -102,8 +140,34 @@ WHERE organization_id = {org:String}
   AND bucket_start >= toDateTime({start_s:UInt32}, 'UTC')
   AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
   AND
-{current_generation}GROUP BY GROUPING SETS ((place), (epoch))
+{generation}GROUP BY GROUPING SETS ((place), (epoch))
 ORDER BY of_epoch, point, epoch
+
+-- name: queue_buckets
+-- The stored rows of one queue in [from_s, end_s), one or more per bucket and epoch, in any order; bucket_series.py adds
+-- them up as queue_points does. For ranges of few buckets: ClickHouse takes longer to plan queue_points than to read
+-- them. `{generation}` selects the rows that count; `{histograms}` are their columns, or empty.
+SELECT
+{bucket_columns}{histograms}  epoch,
+  max_cold_queue_length AS max_cold,
+  max_bytes AS highest_bytes,
+  max_oldest_message_age_ms AS seen_age_ms,
+  last.cold_depth AS cold,
+  last.scheduled AS scheduled,
+  last.oldest_at AS oldest_ms,
+  last.bytes AS bytes,
+  last.env_limit AS env_limit,
+  first_odometers,
+  last_odometers
+FROM {table}
+WHERE organization_id = {org:String}
+  AND project_id = {project:String}
+  AND environment_id = {env:String}
+  AND queue_name = {queue:String}
+  AND bucket_start >= toDateTime({from_s:UInt32}, 'UTC')
+  AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
+  AND
+{generation}
 
 -- name: queue_state_before
 -- What was known of one queue at `start_s`: per epoch, its newest gauges and odometers. Of each tier the buckets that
@@ -122,6 +186,7 @@ SELECT
   newest.`limit` AS limit,
   newest.oldest_at AS oldest_ms,
   newest.bytes AS bytes,
+  newest.env_limit AS env_limit,
   maxMap(last_odometers) AS readings
 FROM
 (
@@ -159,7 +224,7 @@ FROM
     AND queue_name = {queue:String}
 )
 WHERE
-{current_generation}GROUP BY epoch
+{generation}GROUP BY epoch
 ORDER BY epoch
 
 -- name: queue_odometers_after
@@ -205,17 +270,17 @@ WHERE
 -- the whole window (of_epoch = 1) with its histograms as JSON.
 WITH
   intDiv(toUnixTimestamp(bucket_start) - {start_s:UInt32}, {step_s:UInt32}) AS place,
-{duration_histograms}  max(last) AS newest
+{histograms}  max(last) AS newest
 SELECT
   toUInt8(grouping(place)) AS of_epoch,
   place AS point,
   0 AS epoch,
-{operation_sums}{duration_sums}{duration_percentiles}  max(max_queue_length) AS max_depth,
+{operation_sums}{duration_sums}{percentiles}  max(max_queue_length) AS max_depth,
   max(max_concurrency_current) AS max_running,
   newest.depth AS depth,
   newest.running AS running,
   newest.`limit` AS limit,
-  if(of_epoch, toJSONString((wait, run, map(), map())), '') AS maps
+  if(of_epoch, toJSONString(({histogram_sums}, map(), map())), '') AS maps
 FROM {table}
 WHERE organization_id = {org:String}
   AND project_id = {project:String}
@@ -223,8 +288,21 @@ WHERE organization_id = {org:String}
   AND bucket_start >= toDateTime({start_s:UInt32}, 'UTC')
   AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
   AND
-{current_generation}GROUP BY GROUPING SETS ((place), ())
+{generation}GROUP BY GROUPING SETS ((place), ())
 ORDER BY of_epoch, point
+
+-- name: environment_buckets
+-- The stored rows of one environment in [from_s, end_s), like queue_buckets.
+SELECT
+{bucket_columns}{histograms}  toUInt64(0) AS epoch
+FROM {table}
+WHERE organization_id = {org:String}
+  AND project_id = {project:String}
+  AND environment_id = {env:String}
+  AND bucket_start >= toDateTime({from_s:UInt32}, 'UTC')
+  AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
+  AND
+{generation}
 
 -- name: environment_gauges_before
 -- The newest gauges of one environment before `start_s`; buckets are chosen as in queue_state_before. Always one row:
@@ -272,7 +350,64 @@ FROM
     AND environment_id = {env:String}
 )
 WHERE
-{current_generation}
+{generation}
+
+-- name: environment_gauges
+-- Gauges of all queues of one environment in [from_s, end_s), in points of `step_s` seconds from `start_s` on; point -1
+-- is the time before. The columns are those of queue_points. Not kept for the time before this table existed.
+SELECT
+  greatest(toInt64(floor((toInt64(toUnixTimestamp(bucket_start)) - {start_s:Int64}) / {step_s:UInt32})), -1) AS point,
+  max(last) AS newest,
+  newest.cold_depth AS cold,
+  newest.scheduled AS scheduled,
+  newest.bytes AS bytes,
+  newest.oldest_at AS oldest_ms,
+  max(max_bytes) AS highest_bytes,
+  max(max_oldest_message_age_ms) AS seen_age_ms,
+{gap_ages}  newest.at AS at
+FROM {table}
+WHERE organization_id = {org:String}
+  AND project_id = {project:String}
+  AND environment_id = {env:String}
+  AND bucket_start >= toDateTime({from_s:UInt32}, 'UTC')
+  AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
+GROUP BY point
+ORDER BY point
+
+-- name: environment_gauges_earlier
+-- The same at `start_s`; buckets are chosen as in queue_state_before. `at` = 0: not known.
+SELECT
+  maxIf(last, last.at < {start_at:UInt64}) AS newest,
+  newest.at AS at,
+  newest.cold_depth AS cold,
+  newest.scheduled AS scheduled,
+  newest.bytes AS bytes,
+  newest.oldest_at AS oldest_ms
+FROM
+(
+  SELECT last
+  FROM environment_gauges_5s_v1
+  WHERE organization_id = {org:String}
+    AND project_id = {project:String}
+    AND environment_id = {env:String}
+    AND bucket_start >= toDateTime({hour_s:UInt32}, 'UTC')
+    AND bucket_start < toDateTime({start_s:UInt32}, 'UTC')
+  UNION ALL
+  SELECT last
+  FROM environment_gauges_by_minute_v1
+  WHERE organization_id = {org:String}
+    AND project_id = {project:String}
+    AND environment_id = {env:String}
+    AND bucket_start >= toDateTime({day_s:UInt32}, 'UTC')
+    AND bucket_start < toDateTime({minute_s:UInt32}, 'UTC')
+  UNION ALL
+  SELECT last
+  FROM environment_gauges_by_hour_v1
+  WHERE organization_id = {org:String}
+    AND project_id = {project:String}
+    AND environment_id = {env:String}
+    AND bucket_start < toDateTime({hour_s:UInt32}, 'UTC')
+)
 
 -- name: environment_missing_counts
 -- All queues of one environment over [start_s, end_s): operations that were counted, and operations beyond those that
@@ -336,6 +471,7 @@ SELECT
   newest.scheduled AS scheduled,
   newest.running AS running,
   newest.`limit` AS limit,
+  if(newest.`limit` >= 0, newest.`limit`, newest.env_limit) AS effective_limit,
   newest.bytes AS bytes,
   if(newest.oldest_at > 0, greatest({now_ms:Int64} - toInt64(newest.oldest_at), 0), 0) AS age_ms,
   greatest(max_depth, depth) AS highest_depth,
@@ -374,7 +510,7 @@ LEFT JOIN
     AND bucket_start >= toDateTime({start_s:UInt32}, 'UTC')
     AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
     AND
-{current_generation}  GROUP BY queue_name
+{generation}  GROUP BY queue_name
 ) AS activity USING (queue_name)
 WHERE value IS NOT NULL
 ORDER BY value DESC, queue_name
@@ -647,6 +783,36 @@ SELECT
   sumIf(lost_events + rewinds + set_aside, next IS NOT NULL AND newest_event_ms >= {near_end_ms:Int64}) AS at_end
 FROM pipeline_batches_v1
 WHERE finished_at >= fromUnixTimestamp64Milli({since_ms:Int64}, 'UTC') AND (next IS NULL OR finished_at <= next)
+
+-- name: history_state
+-- The newest batches (kind 0: when it finished in ms, number, watermark, newest event, losses), the hours that backfills
+-- rewrote (kind 1: start and end in s, generation), and the coverage of each shard (kind 2: first and last entry id, sum
+-- of the lengths of its intervals). A union of plain queries: scalar subqueries cost several times as much.
+SELECT *
+FROM
+(
+  SELECT
+    toUInt8(0) AS kind,
+    toUnixTimestamp64Milli(finished_at) AS a,
+    toInt64(batch_id) AS b,
+    toInt64(watermark_ms) AS c,
+    toInt64(newest_event_ms) AS d,
+    toInt64(lost_events + rewinds + set_aside) AS e
+  FROM pipeline_batches_v1
+  ORDER BY finished_at DESC
+  LIMIT {batches:UInt32}
+)
+UNION ALL
+SELECT toUInt8(1), toInt64(toUnixTimestamp(start)), toInt64(toUnixTimestamp(`end`)), toInt64(generation), toInt64(0), toInt64(0)
+FROM history_windows_v1
+UNION ALL
+SELECT toUInt8(2), toInt64(min(from_at)), toInt64(max(to_at)), toInt64(sum(length)), toInt64(0), toInt64(0)
+FROM pipeline_coverage_by_hour_v1
+GROUP BY shard
+
+-- name: first_batch
+-- When the oldest known batch finished (ms).
+SELECT toUnixTimestamp64Milli(finished_at) AS finished_ms FROM pipeline_batches_v1 ORDER BY finished_at LIMIT 1
 
 -- name: newest_batches
 -- The newest `limit` batches that finished since `since_ms`, newest first.

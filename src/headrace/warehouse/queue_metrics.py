@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.model.event import COUNT_COLUMN, Op
 from headrace.model.names import EnvRef, QueueRef
+from headrace.warehouse.bucket_series import BucketSeries, build_bucket_series
 from headrace.warehouse.connect import Client, translate_errors
 from headrace.warehouse.query_runner import QueryRunner
 from headrace.warehouse.series import (
@@ -20,7 +21,7 @@ from headrace.warehouse.series import (
     compute_before_bounds,
     odometers_by_op,
 )
-from headrace.warehouse.sql import render_query
+from headrace.warehouse.sql import make_buckets_parts, make_points_parts, render_query, select_generation
 from headrace.warehouse.tiers import TIERS, Tier
 
 TABLE = TIERS[0].queues
@@ -35,18 +36,49 @@ class QueueStateBefore:
 
 
 def read_points(
-    queries: QueryRunner, tier: Tier, ref: QueueRef, start_s: int, end_s: int, step_s: int
+    queries: QueryRunner,
+    tier: Tier,
+    ref: QueueRef,
+    start_s: int,
+    end_s: int,
+    step_s: int,
+    *,
+    histograms: bool = True,
+    rewritten: bool = True,
 ) -> HistorySeries:
-    """Return history of a queue in [start, end), in points of a step that is a multiple of the tier's."""
-    window = {"start_s": start_s, "end_s": end_s, "step_s": step_s, "tier_s": tier.seconds}
+    """Return history of a queue in [start, end), in points of a step that is a multiple of the tier's, added up in
+    ClickHouse. `rewritten`: a backfill wrote some of the hours again."""
     without = {} if step_s > tier.seconds else {"gap_ages": ""}
-    query = render_query("queue_points", table=tier.queues, **without)
+    parts = make_points_parts(histograms=histograms, rewritten=rewritten)
+    query = render_query("queue_points", table=tier.queues, **parts, **without)
+    window = {"start_s": start_s, "end_s": end_s, "step_s": step_s, "tier_s": tier.seconds}
     return build_series(queries.run(query, {**asdict(ref), **window}, threads=1))
 
 
-def read_state_before(queries: QueryRunner, ref: QueueRef, start_s: int) -> QueueStateBefore | None:
+def read_buckets(
+    queries: QueryRunner,
+    tier: Tier,
+    ref: QueueRef,
+    start_s: int,
+    end_s: int,
+    step_s: int,
+    *,
+    from_s: int,
+    histograms: bool,
+    rewritten: bool,
+) -> BucketSeries:
+    """Return history of a queue, added up here from its stored rows since `from_s`. For few buckets."""
+    parts = make_buckets_parts(histograms=histograms, rewritten=rewritten)
+    query = render_query("queue_buckets", table=tier.queues, **parts)
+    found = queries.run(query, {**asdict(ref), "from_s": from_s, "end_s": end_s}, threads=1)
+    return build_bucket_series(found, start_s, step_s, tier.seconds)
+
+
+def read_state_before(
+    queries: QueryRunner, ref: QueueRef, start_s: int, *, rewritten: bool = True
+) -> QueueStateBefore | None:
     """Return the state of a queue before a window; None if the queue has no history."""
-    query = render_query("queue_state_before")
+    query = render_query("queue_state_before", generation=select_generation(rewritten))
     rows = columns_to_rows(queries.run(query, {**asdict(ref), **compute_before_bounds(start_s)}, threads=1))
     if not rows:
         return None
@@ -70,7 +102,7 @@ RANKING_SQL = {
     "max_depth": "greatest(max_depth, newest.depth)",
     "oldest": "if(newest.oldest_at > 0, greatest({now_ms:Int64} - toInt64(newest.oldest_at), 0), NULL)",
     "running": "newest.running",
-    "utilization": "if(newest.`limit` > 0, 100 * newest.running / newest.`limit`, NULL)",
+    "utilization": "if(effective_limit > 0, 100 * newest.running / effective_limit, NULL)",
     "bytes": "newest.bytes",
     "throughput": "ack_count",
     "enqueued": "enqueue_count",
@@ -89,10 +121,20 @@ RANKING_SQL = {
 
 
 def read_top_queues(
-    queries: QueryRunner, tier: Tier, ref: EnvRef, metric: str, start_s: int, end_s: int, now_ms: int, limit: int
+    queries: QueryRunner,
+    tier: Tier,
+    ref: EnvRef,
+    metric: str,
+    start_s: int,
+    end_s: int,
+    now_ms: int,
+    limit: int,
+    *,
+    rewritten: bool = True,
 ) -> list[dict[str, Any]]:
     """Return the rows of the query `top_queues`, highest value first."""
-    query = render_query("top_queues", table=tier.queues, value=RANKING_SQL[metric])
+    generation = select_generation(rewritten)
+    query = render_query("top_queues", table=tier.queues, value=RANKING_SQL[metric], generation=generation)
     window = {"start_s": start_s, "end_s": end_s, "now_ms": now_ms, "limit": limit}
     return columns_to_rows(queries.run(query, {**asdict(ref), **window}))
 

@@ -31,6 +31,7 @@ class GaugeValues:
     scheduled: int | None = None
     bytes: int | None = None
     oldest_ms: int | None = None
+    env_limit: int | None = None  # of a queue's environment
 
 
 @dataclass(frozen=True)
@@ -71,16 +72,20 @@ def build_series(found: Columns) -> HistorySeries:
 
 
 def build_gauges(row: Mapping[str, Any]) -> GaugeValues:
-    limit = int(row["limit"])
     return GaugeValues(
         depth=row["depth"],
         running=row["running"],
-        limit=None if limit < 0 else limit,
+        limit=_read_limit(row["limit"]),
         cold=row.get("cold"),
         scheduled=row.get("scheduled"),
         bytes=row.get("bytes"),
         oldest_ms=row.get("oldest_ms") or None,
+        env_limit=_read_limit(row.get("env_limit", -1)),
     )
+
+
+def _read_limit(limit: int) -> int | None:
+    return None if limit < 0 else int(limit)
 
 
 def odometers_by_op(odometers: Mapping[Any, Any]) -> dict[Op, int]:

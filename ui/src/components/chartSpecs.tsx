@@ -60,6 +60,15 @@ const DEPTH: ChartSpec = {
   ],
 };
 
+const OLDEST: ChartSpec = {
+  id: "oldest",
+  title: "Oldest waiting job",
+  note: "highest age",
+  format: formatDuration,
+  unit: "duration",
+  lines: [{ name: "age", label: "Age", colour: "--series-p95", fill: true }],
+};
+
 const WAIT: ChartSpec = {
   id: "wait",
   title: "Wait time",
@@ -121,8 +130,8 @@ const BYTES: ChartSpec = {
   lines: [{ name: "bytes", label: "Peak", colour: "--series-in", fill: true }],
 };
 
-export const QUEUE_CHARTS = [THROUGHPUT, DEPTH_BY_TIER, WAIT, RUN, CONCURRENCY, FAILURES, BYTES] as const;
-export const ENVIRONMENT_CHARTS = [THROUGHPUT, DEPTH] as const;
+export const QUEUE_CHARTS = [THROUGHPUT, DEPTH_BY_TIER, OLDEST, WAIT, RUN, CONCURRENCY, FAILURES, BYTES] as const;
+export const ENVIRONMENT_CHARTS = [THROUGHPUT, DEPTH, OLDEST] as const;
 
 export function Charts({ specs, chart, range, onZoom }: Props & { specs: readonly ChartSpec[] }) {
   return (

@@ -1,8 +1,10 @@
 /** Overview of an environment: summary, charts, rankings. */
+import { useRef } from "preact/hooks";
 import { getEnvironmentHistory, getTopQueues } from "../api";
 import type { Environment, History, Incident, IncidentList, Tenant, TopQueues } from "../apiTypes";
 import { type ChartData, toChartData } from "../chartData";
 import { formatCount, formatDuration, formatExact, formatRate, formatShare, formatUtcTime } from "../format";
+import { type HistoryLoader, makeHistoryLoader } from "../history";
 import { ApiError } from "../http";
 import { type LiveQueues, serverNow, useLiveQueues } from "../liveQueues";
 import { type Polled, useClock, usePolled, useTitle } from "../polling";
@@ -33,10 +35,11 @@ interface Props {
 export function OverviewPage({ tenant, params, environments, open, health }: Props) {
   const range = parseRange(params);
   const setParams = useSetParams();
+  const loader = useRef(makeHistoryLoader());
   const zoom = (next: Range) => setParams(rangeParams(next));
   const key = tenantKey(tenant);
   const queues = useLiveQueues(tenant);
-  const history = usePolled(`environment ${key} ${rangeKey(range)}`, (signal) => loadHistory(tenant, range, signal), refreshIntervalMs(range));
+  const history = usePolled(`environment ${key} ${rangeKey(range)}`, (signal) => loadHistory(loader.current, tenant, range, signal), refreshIntervalMs(range));
   const ranked = usePolled(`top ${key}`, (signal) => loadRankings(tenant, signal), RANKINGS_MS);
   const environment = environments?.find((each) => tenantKey(each) === key) ?? null;
   const loaded = history.data;
@@ -66,9 +69,10 @@ export function OverviewPage({ tenant, params, environments, open, health }: Pro
   );
 }
 
-async function loadHistory(tenant: Tenant, range: Range, signal: AbortSignal): Promise<{ history: History | null; chart: ChartData | null }> {
+async function loadHistory(load: HistoryLoader, tenant: Tenant, range: Range, signal: AbortSignal): Promise<{ history: History | null; chart: ChartData | null }> {
   try {
-    const history = await getEnvironmentHistory(tenant, rangeQuery(range, Date.now() / 1000), signal);
+    const key = `${tenantKey(tenant)} ${rangeKey(range)}`;
+    const history = await load(key, (more) => getEnvironmentHistory(tenant, `${rangeQuery(range, Date.now() / 1000)}${more}`, signal));
     return { history, chart: toChartData(history) };
   } catch (cause) {
     if (cause instanceof ApiError && cause.status === 404) return { history: null, chart: null };

@@ -1,8 +1,10 @@
 /** One queue: live state and history. */
+import { useRef } from "preact/hooks";
 import { getQueue, getQueueHistory, getStreamForQueue } from "../api";
 import type { History, MissingTask, QueueRef, QueueState, Tenant, WatchedStream } from "../apiTypes";
 import { type ChartData, toChartData } from "../chartData";
 import { formatBytes, formatCount, formatDuration, formatExact, formatRate, formatShare, formatUtcTime, UNKNOWN } from "../format";
+import { type HistoryLoader, makeHistoryLoader } from "../history";
 import { ApiError } from "../http";
 import { type LiveQueues, queueProblem, serverNow, useLiveQueues } from "../liveQueues";
 import { useClock, usePolled, useTitle } from "../polling";
@@ -37,9 +39,10 @@ export function QueuePage({ tenant, queue, params, operate }: Props) {
   const ref: QueueRef = { ...tenant, queue };
   const range = parseRange(params);
   const setParams = useSetParams();
+  const loader = useRef(makeHistoryLoader());
   const queues = useLiveQueues(tenant);
   const now = useClock();
-  const history = usePolled(`${queueKey(ref)} ${rangeKey(range)}`, (signal) => loadHistory(ref, range, signal), refreshIntervalMs(range));
+  const history = usePolled(`${queueKey(ref)} ${rangeKey(range)}`, (signal) => loadHistory(loader.current, ref, range, signal), refreshIntervalMs(range));
   const state = queues.data?.byKey.get(queueKey(ref)) ?? null;
   const names = queues.data === null ? [] : [...queues.data.byKey.values()].map((each) => each.queue);
   const absent = queues.data !== null && state === null;
@@ -97,9 +100,10 @@ interface Loaded {
 }
 
 /** Load history and convert it for the charts once per response. Data that cannot be converted is reported like any other error. */
-async function loadHistory(ref: QueueRef, range: Range, signal: AbortSignal): Promise<Loaded> {
+async function loadHistory(load: HistoryLoader, ref: QueueRef, range: Range, signal: AbortSignal): Promise<Loaded> {
   try {
-    const history = await getQueueHistory(ref, rangeQuery(range, Date.now() / 1000), signal);
+    const key = `${queueKey(ref)} ${rangeKey(range)}`;
+    const history = await load(key, (more) => getQueueHistory(ref, `${rangeQuery(range, Date.now() / 1000)}${more}`, signal));
     return { history, chart: toChartData(history) };
   } catch (cause) {
     if (cause instanceof ApiError && cause.status === 404) return { history: null, chart: null };

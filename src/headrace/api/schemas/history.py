@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field
+from collections.abc import Container
+from typing import Any
+
+from pydantic import BaseModel, Field, create_model
 
 
 class Period(BaseModel):
@@ -191,18 +194,67 @@ class HistoryDocument(BaseModel):
     watermark: str | None = Field(
         description="All events up to this time are included; null if unknown.", examples=["2026-01-31T12:00:02.153Z"]
     )
+    generation: int = Field(
+        description="Highest generation of the backfills that rewrote hours of the range; 0: none. If it changes, "
+        "final points may have changed.",
+        examples=[0],
+    )
     completeness: Completeness
     headline: Headline
     percentiles: RangePercentiles
+
+
+class HistoryPoints(HistoryDocument):
+    """Response with `format=points`. With `fields`, only the selected sections and fields are present."""
+
     timeseries: list[Point] = Field(description="One per step, without gaps.")
 
 
-class QueueHistory(HistoryDocument):
+class QueueHistory(HistoryPoints):
     queue: str = Field(examples=["emails"])
 
 
-class EnvironmentHistory(HistoryDocument):
+class EnvironmentHistory(HistoryPoints):
     environment: str = Field(examples=["prod"])
+
+
+COLUMNS_DOC = "Response with `format=columns`. With `fields`, only the selected sections and fields are present."
+
+
+def make_columns_model(model: type[BaseModel], without: Container[str] = ()) -> type[BaseModel]:
+    """Return a model with the same fields, each an array with one value per point."""
+    fields: dict[str, Any] = {}
+    for name, each in model.model_fields.items():
+        if name not in without:
+            section: Any = each.annotation
+            is_section = isinstance(section, type) and issubclass(section, BaseModel)
+            kind = make_columns_model(section) if is_section else list[section]
+            fields[name] = (kind, Field(description=each.description))
+    return create_model(f"{model.__name__}Columns", __doc__=model.__doc__, **fields)
+
+
+HistoryColumns = create_model(
+    "HistoryColumns",
+    __doc__="One array per field, with one value per point.",
+    __base__=make_columns_model(Point, without=("timestamp",)),
+    start=(str, Field(description="Start of the first point.", examples=["2026-01-31T11:30:05Z"])),
+    step_s=(int, Field(description="Seconds from one point to the next.", examples=[5])),
+    count=(int, Field(description="Number of points.", examples=[360])),
+)
+QueueHistoryColumns = create_model(
+    "QueueHistoryColumns",
+    __base__=HistoryDocument,
+    __doc__=COLUMNS_DOC,
+    columns=(HistoryColumns, ...),
+    queue=(str, ...),
+)
+EnvironmentHistoryColumns = create_model(
+    "EnvironmentHistoryColumns",
+    __base__=HistoryDocument,
+    __doc__=COLUMNS_DOC,
+    columns=(HistoryColumns, ...),
+    environment=(str, ...),
+)
 
 
 class RankedDepth(BaseModel):
