@@ -6,9 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+
+import pytest
 
 from headrace.export.destination import OrderedDestination, RetryableSendError, SendBatch, SendOrder
 from headrace.export.exporter import Exporter
@@ -20,6 +23,7 @@ from headrace.spool.spool import Spool
 from headrace.warehouse import pipeline_batches, pipeline_coverage, queue_metrics
 from headrace.warehouse.blocks import BlockWriter
 from headrace.warehouse.connect import Client
+from tests.compat.archives import Archive, read_archives
 from tests.conftest import wait_until
 from tests.export_order_child import OPTIONS, REPORT, WORKERS, LogDestination, build_batch
 
@@ -154,3 +158,42 @@ def test_the_order_of_the_pipelines_records() -> None:
 
 def test_a_file_takes_records_in_any_order(tmp_path: Path) -> None:
     assert not isinstance(FileDestination(tmp_path / "file"), OrderedDestination)
+
+
+class ArrivalLog(ClickHouseDestination):
+    """Takes the pipeline's records and keeps the order in which they arrived."""
+
+    def __init__(self) -> None:
+        super().__init__(BlockWriter(refuse_to_connect))
+        self.records: list[tuple[int, str]] = []  # id and table
+        self._by_token: dict[str, tuple[int, str]] = {}
+
+    def prepare(self, record: SpoolRecord) -> Sequence[SendBatch]:
+        (*_, last) = batches = super().prepare(record)
+        self._by_token[last.token + last.body.table] = record.id, record.meta["table"]
+        return batches
+
+    def send(self, batch: SendBatch) -> None:
+        arrived = self._by_token.get(batch.token + batch.body.table)  # None: more batches of the record follow
+        if arrived is not None:
+            self.records.append(arrived)
+
+
+@pytest.mark.parametrize("archive", read_archives(), ids=lambda archive: archive.manifest["commit"])
+def test_spools_of_earlier_releases_are_sent_in_this_order_too(archive: Archive, tmp_path: Path) -> None:
+    with tarfile.open(archive.path) as tar:
+        files = [each for each in tar if "spool" in PurePosixPath(each.name).parts[:2]]
+        tar.extractall(tmp_path, files, filter="tar")
+    destination = ArrivalLog()
+    with Spool.open(SpoolOptions(tmp_path / "spool")) as spool:
+        exporter = Exporter(spool, destination, OPTIONS)
+        exporter.start()
+        wait_until(lambda: spool.stats().size == 0, "the spool is empty")
+        assert exporter.stop()
+        assert (spool.stats().dead, spool.stats().corrupt) == (0, 0)
+    assert len(destination.records) == archive.manifest["spool_records"]
+    missing = {id for id, table in destination.records if table != pipeline_batches.TABLE}
+    for id, table in destination.records:
+        if table == pipeline_batches.TABLE:
+            assert id < min(missing, default=id + 1), "it arrived before an earlier record"
+        missing.discard(id)
