@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -114,7 +114,9 @@ def test_the_route_answers_while_clickhouse_is_stopped(
         page = wait_until(lambda: find(show(services), lambda page: page["batches"]), "a batch is in ClickHouse")
         assert page["unavailable"] == {}
         page = wait_until(
-            lambda: find(show(services), lambda page: (page["process"]["export"] or {}).get("sent_records")),
+            lambda: find(
+                show(services), lambda page: page["process"]["export"] and page["process"]["export"]["sent_records"]
+            ),
             "the exporter reports what it sent",
         )
         process = page["process"]
@@ -145,7 +147,7 @@ def test_the_route_answers_while_clickhouse_is_stopped(
         assert page["valkey"][0]["used_bytes"] > 0
 
 
-def find(page: Any, condition: Any) -> Any:
+def find(page: Any, condition: Callable[[Any], Any]) -> Any:
     return page if condition(page) else None
 
 

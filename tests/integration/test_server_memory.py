@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -35,7 +35,7 @@ def read_used(valkey: Valkey) -> int:
 
 
 @contextmanager
-def maxmemory(valkey: Valkey, size: int) -> Iterator[None]:
+def maxmemory(valkey: Valkey, size: int) -> Generator[None]:
     valkey.config_set("maxmemory", size)
     try:
         yield
@@ -56,8 +56,7 @@ def add_samples(valkey: Valkey, per_minute: int, payload_per_minute: int = 0, mi
 def test_reading_adds_one_sample_per_shard(any_valkey_url: str) -> None:
     with connect(any_valkey_url) as valkey, SyncClient(any_valkey_url) as client:
         client.enqueue(REF, NewJob("t", b"x" * 1000))
-        for _ in range(3):
-            servers = read_server_memory(valkey, SHARDS, WarmCaps(shard_bytes=0))
+        *_, servers = (read_server_memory(valkey, SHARDS, WarmCaps(shard_bytes=0)) for _ in range(3))
         assert sorted(each.shard for server in servers for each in server.shards) == [0, 1]
         assert sum(each.payload_bytes for server in servers for each in server.shards) >= 1000
         for server in servers:

@@ -356,5 +356,5 @@ def test_insert_rates_are_measured_over_a_minute() -> None:
     assert meter.update(50, 1000, 5) == InsertRates(5.0, 100.0, 0.5)
     for _ in range(20):  # nothing more: the rate falls to 0 when the window has passed
         now += 10
-        rates = meter.update(50, 1000, 5)
-    assert rates == InsertRates(0.0, 0.0, 0.0)
+        meter.update(50, 1000, 5)
+    assert meter.update(50, 1000, 5) == InsertRates(0.0, 0.0, 0.0)
