@@ -181,7 +181,8 @@ def test_an_slo_is_the_share_of_jobs_that_started_in_time(alerting: Alerting, hi
     fields: dict[str, Any] = {"metric": "SLO", "within_ms": 100, "objective": 0.9, "window_s": 60}
     missed = alerting.add_rule(**fields)
     fast = alerting.add_rule(**fields, threshold=5)
-    long = alerting.add_rule(**(fields | {"window_s": 7260}))
+    longer: dict[str, Any] = {**fields, "window_s": 7260}
+    long = alerting.add_rule(**longer)
     history.add({"at_ms": NOW + 9000, "op": "dequeue", "n": 10, "waits": [10] * 7 + [1000] * 3})
     at(alerting, history, 1)
     values = {each.rule_id: each.value for each in alerting.incidents()}

@@ -238,7 +238,8 @@ def _to_ms(iso: str) -> int:
 
 
 def test_when_a_rule_fired_last_outlives_its_incidents(api: TestClient, alerting: Alerting, pool: Pool) -> None:
-    rule, removed = alerting.add_rule(**RULE), alerting.add_rule(**(RULE | {"name": "gone"}))
+    other: dict[str, Any] = {**RULE, "name": "gone"}
+    rule, removed = alerting.add_rule(**RULE), alerting.add_rule(**other)
     add = """
         INSERT INTO alert_incidents
           (id, rule_id, rule, org, project, env, queue, severity, channels, value, fired_at, resolved_at)
