@@ -22,8 +22,9 @@ from headrace.history.routing import resolve_window
 from headrace.model.names import QueueRef
 from headrace.model.time import format_iso_ms
 from headrace.settings import ApiSettings
-from headrace.warehouse import history_windows, queue_metrics
+from headrace.warehouse import history_windows, pipeline_batches, queue_metrics
 from headrace.warehouse.connect import Client, connect
+from headrace.warehouse.history_state import read_history_state
 from headrace.warehouse.query_runner import QueryRunner
 from headrace.warehouse.tiers import TIERS
 from tests.access import client_with_key
@@ -433,3 +434,15 @@ def test_the_cache_can_be_switched_off(
         assert len(reads) == 2
     finally:
         services.close()
+
+
+@pytest.mark.parametrize("lost_back_s", [None, 3, 100, 130, 400])
+def test_the_state_tells_losses_as_clickhouse_does(warehouse: Client, now_s: int, lost_back_s: int | None) -> None:
+    for back_s in (500, 400, 200, 130, 100, 61, 3):
+        add_batch(warehouse, now_s - back_s, now_s - back_s - 1, lost=int(back_s == lost_back_s) * 5)
+    queries = QueryRunner(warehouse)
+    state = read_history_state(queries)
+    for start_s, end_s in ((now_s - 300, now_s), (now_s - 300, now_s - 90), (now_s - 100, now_s - 60), (0, now_s + 5)):
+        span = (start_s * 1000, end_s * 1000)
+        assert state.find_losses(*span) == pipeline_batches.read_losses(queries, *span)
+        assert state.find_losses_at_end(*span) == pipeline_batches.read_losses_at_end(queries, *span)
