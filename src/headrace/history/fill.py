@@ -10,6 +10,7 @@ Data is kept in columns, not as one object per point, because a request may cove
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -163,7 +164,9 @@ def _compute_oldest_ages(
     if not layout.has_column("seen_age_ms"):
         return [None] * layout.points
     oldest = layout.carry_forward("oldest_ms", before)
-    ends = [min(end_s * 1000, now_ms) for end_s in _list_point_ends(window)]
+    ends = [end_s * 1000 for end_s in _list_point_ends(window)]
+    over = bisect_right(ends, now_ms)
+    ends[over:] = [now_ms] * (len(ends) - over)
     ages = [
         seen if seen is not None else None if gauge is None else _compute_age(since, end)
         for seen, gauge, since, end in zip(layout.get_own_values("seen_age_ms"), known, oldest, ends, strict=True)
