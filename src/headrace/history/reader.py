@@ -7,7 +7,7 @@ queries are not needed. Those that are run in parallel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,10 +85,10 @@ def read_queue_history(
         if _find_buckets_start(window, now_ms) is None
         else None
     )
-    lost_future = _executor.submit(_read_losses_at_end, reads, window, state)
+    get_losses = _start_reading_losses_at_end(reads, window, state)
     gaps_future = _executor.submit(_read_gaps, reads, window, state, now_ms) if _may_have_gaps(window, state) else None
     found = _read_queue_points(reads, ref, window, now_ms, selection, state)
-    series, lost = found.series, lost_future.result()
+    series, lost = found.series, get_losses()
     before = QueueStateBefore(found.gauges_before, found.readings_before)
     if lost.at_end or not _is_state_known(found):
         everything_before = (
@@ -122,7 +122,7 @@ def read_environment_history(
         if _find_buckets_start(window, now_ms) is None
         else None
     )
-    lost_future = _executor.submit(_read_losses, reads, window, state)
+    get_losses = _start_reading_losses(reads, window, state)
     gaps_future = _executor.submit(_read_gaps, reads, window, state, now_ms) if _may_have_gaps(window, state) else None
     gauges_future = (
         _executor.submit(_read_environment_gauges, reads, ref, window, now_ms)
@@ -136,7 +136,7 @@ def read_environment_history(
         if not before.known and not series.index:
             return None
         gauges = before.gauges
-    lost = lost_future.result()
+    lost = get_losses()
     counted = _compute_environment_completeness(reads, ref, window, series, lost, now_ms)
     gaps = gaps_future.result() if gaps_future else []
     parts = gauges_future.result() if gauges_future else NO_GAUGES
@@ -230,14 +230,23 @@ def _read_environment_state_before(
     return environment_metrics.read_state_before(reads, ref, window.start_s, rewritten=rewritten)
 
 
-def _read_losses_at_end(reads: QueryRunner, window: QueryWindow, state: HistoryState) -> PipelineLosses:
+def _start_reading_losses_at_end(
+    reads: QueryRunner, window: QueryWindow, state: HistoryState
+) -> Callable[[], PipelineLosses]:
+    """Return a function that returns the losses around the end of the window; they are read meanwhile, unless the state
+    tells them."""
     span = (window.start_s * 1000, window.end_s * 1000)
-    return state.find_losses_at_end(*span) or pipeline_batches.read_losses_at_end(reads, *span)
+    if (found := state.find_losses_at_end(*span)) is not None:
+        return lambda: found
+    return _executor.submit(pipeline_batches.read_losses_at_end, reads, *span).result
 
 
-def _read_losses(reads: QueryRunner, window: QueryWindow, state: HistoryState) -> PipelineLosses:
+def _start_reading_losses(reads: QueryRunner, window: QueryWindow, state: HistoryState) -> Callable[[], PipelineLosses]:
+    """Return a function that returns the losses of the window, like `_start_reading_losses_at_end`."""
     span = (window.start_s * 1000, window.end_s * 1000)
-    return state.find_losses(*span) or pipeline_batches.read_losses(reads, *span)
+    if (found := state.find_losses(*span)) is not None:
+        return lambda: found
+    return _executor.submit(pipeline_batches.read_losses, reads, *span).result
 
 
 def _may_have_gaps(window: QueryWindow, state: HistoryState) -> bool:
