@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.urls import EMAILS, FIRST_DATA_TIMEOUT_MS, GLOBEX, INITECH
 
-CHARTS = ["throughput", "depth", "wait", "run", "concurrency", "failures", "bytes"]
+CHARTS = ["throughput", "depth", "oldest", "wait", "run", "concurrency", "failures", "bytes"]
 CHOSEN = re.compile(r"\?(?=.*\bstart=)(?=.*\bend=)")
 
 COUNT_PIXELS = """
@@ -50,6 +50,7 @@ def test_charts_draw_live_data_and_update(page: Page, dashboard_url: str) -> Non
     for chart, colour in (
         ("throughput", "in"),
         ("throughput", "out"),
+        ("oldest", "p95"),
         ("wait", "p95"),
         ("run", "p50"),
         ("bytes", "in"),

@@ -459,7 +459,7 @@ def test_an_environment_is_all_its_queues(api: TestClient, warehouse: Client, no
     assert answer["completeness"] == {"pct": 100.0, "missing": {}}
     later = get_environment_history(api, REF.environment, "queue-metrics", period="30s")
     assert set(column(later, "queue_depth", "last")) == {12}
-    assert last(column(later, "latency", "max_age_ms")) == 66_000
+    assert set(column(later, "latency", "max_age_ms")) == {None}
     assert EnvironmentHistory.model_validate(answer).model_dump() == answer
 
 

@@ -22,8 +22,9 @@ from headrace.history.routing import resolve_window
 from headrace.model.names import QueueRef
 from headrace.model.time import format_iso_ms
 from headrace.settings import ApiSettings
-from headrace.warehouse import history_windows, queue_metrics
+from headrace.warehouse import history_windows, pipeline_batches, queue_metrics
 from headrace.warehouse.connect import Client, connect
+from headrace.warehouse.history_state import read_history_state
 from headrace.warehouse.query_runner import QueryRunner
 from headrace.warehouse.tiers import TIERS
 from tests.access import client_with_key
@@ -343,54 +344,6 @@ def test_the_state_before_a_window_is_that_of_any_tier(
     assert json.loads(present_queue("q", found))["completeness"]["missing"] == {"nack": 1}
 
 
-# Environments --------------------------------------------------------------------------------------------------------
-
-
-def test_gauges_of_an_environment_are_those_of_all_its_queues(api: TestClient, warehouse: Client, now_s: int) -> None:
-    """Also of the queue that has been idle, which is the oldest; a backfill does not remove them."""
-    idle, busy = replace(REF, queue="idle"), replace(REF, queue="busy")
-    waiting = {"cold_depth": 3, "scheduled": 2, "bytes": 100}
-    insert(warehouse, enqueued(now_s - 200, 5, 5, **waiting), ref=idle)
-    insert(warehouse, enqueued(now_s - 100, 7, 7, cold_depth=1, scheduled=1, bytes=50), ref=busy)
-    insert(warehouse, enqueued(now_s - 100, 9, 9, **waiting), ref=replace(REF, env="other"))
-    add_batch(warehouse, now_s - 10, now_s - 10)
-    answer = get_environment_history(api, REF.environment, "queue-metrics", period="5m")
-    by_start = {point["timestamp"]: point for point in answer["timeseries"]}
-
-    def at(back_s: int) -> dict[str, Any]:
-        return by_start[format_iso_ms((now_s - back_s) * 1000)]
-
-    depth = at(250)["queue_depth"]
-    assert [depth[name] for name in ("cold", "scheduled", "bytes", "max_bytes")] == [None] * 4
-    assert at(250)["latency"]["max_age_ms"] is None
-    depth = at(150)["queue_depth"]
-    assert [depth[name] for name in ("cold", "scheduled", "bytes", "max_bytes")] == [3, 2, 100, 100]
-    assert at(150)["latency"]["max_age_ms"] == 55_000  # at the end of the point
-    depth = at(50)["queue_depth"]
-    assert [depth[name] for name in ("cold", "scheduled", "bytes", "max_bytes")] == [4, 3, 150, 150]
-    assert at(100)["latency"]["max_age_ms"] == 100_000
-    assert answer["headline"]["latency"]["max_age_ms"] == answer["timeseries"][-1]["latency"]["max_age_ms"] == 201_000
-    coarse = get_environment_history(api, REF.environment, "queue-metrics", period="2h", resolution="5m")
-    assert coarse["timeseries"][-1]["queue_depth"]["cold"] == 4
-    later = get_environment_history(api, REF.environment, "queue-metrics", period="10s")
-    assert later["timeseries"][-1]["queue_depth"]["bytes"] == 150
-
-
-def test_gauges_of_an_environment_are_unknown_before_they_were_kept(
-    api: TestClient, warehouse: Client, now_s: int
-) -> None:
-    insert(warehouse, enqueued(now_s - 200, 5, 5, cold_depth=3, env_depth=5))
-    for tier in TIERS:
-        warehouse.command(f"TRUNCATE TABLE {tier.environment_gauges}")
-    insert(warehouse, enqueued(now_s - 60, 6, 1, cold_depth=4, env_depth=6), token="new")
-    answer = get_environment_history(api, REF.environment, "queue-metrics", period="5m")
-    cold = [point["queue_depth"]["cold"] for point in answer["timeseries"]]
-    assert set(cold[:-13]) == {None}
-    assert set(cold[-13:]) == {4}
-    assert answer["timeseries"][-20]["queue_depth"]["last"] == 5
-    assert answer["timeseries"][-20]["latency"]["max_age_ms"] is None
-
-
 # Utilisation ---------------------------------------------------------------------------------------------------------
 
 
@@ -433,3 +386,15 @@ def test_the_cache_can_be_switched_off(
         assert len(reads) == 2
     finally:
         services.close()
+
+
+@pytest.mark.parametrize("lost_back_s", [None, 3, 100, 130, 400])
+def test_the_state_tells_losses_as_clickhouse_does(warehouse: Client, now_s: int, lost_back_s: int | None) -> None:
+    for back_s in (500, 400, 200, 130, 100, 61, 3):
+        add_batch(warehouse, now_s - back_s, now_s - back_s - 1, lost=int(back_s == lost_back_s) * 5)
+    queries = QueryRunner(warehouse)
+    state = read_history_state(queries)
+    for start_s, end_s in ((now_s - 300, now_s), (now_s - 300, now_s - 90), (now_s - 100, now_s - 60), (0, now_s + 5)):
+        span = (start_s * 1000, end_s * 1000)
+        assert state.find_losses(*span) == pipeline_batches.read_losses(queries, *span)
+        assert state.find_losses_at_end(*span) == pipeline_batches.read_losses_at_end(queries, *span)

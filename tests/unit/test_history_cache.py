@@ -160,6 +160,24 @@ def test_a_state_is_never_older_than_the_request_allows(max_bytes: int, monkeypa
     assert reads.begun == (2 if max_bytes else 3)
 
 
+def test_a_response_is_found_without_waiting_while_state_and_response_are_valid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, state = 100.0, STATE
+    monkeypatch.setattr(history_cache, "read_history_state", lambda _: state)
+    cache, source = HistoryCache(10**6, lambda: now), Source()
+    assert cache.find("a", NOW_MS) is None
+    kept = cache.get("a", cache.read_state(NO_QUERIES), NOW_MS, source.compute)
+    assert cache.find("a", NOW_MS) is kept
+    assert cache.find("b", NOW_MS) is None
+    assert cache.find("a", NOW_MS + OPEN_MS) is None
+    now += STATE_S * 2
+    assert cache.find("a", NOW_MS) is None  # the state may have changed
+    state = replace(STATE, batches=(replace(BATCH, batch_id=8), BATCH))
+    cache.read_state(NO_QUERIES)
+    assert cache.find("a", NOW_MS) is None
+
+
 def test_requests_that_wait_for_a_state_share_the_next_read(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = StateReads()
     monkeypatch.setattr(history_cache, "read_history_state", reads.read)

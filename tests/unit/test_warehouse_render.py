@@ -88,27 +88,17 @@ def test_a_cluster_does_not_change_what_a_file_is_known_by() -> None:
 
 def test_everything_that_is_inserted_into_remembers_tokens() -> None:
     made = [statement for statement in ALONE if "ENGINE" in statement and "schema_migrations" not in statement]
-    assert len(made) == len(TABLES) + 10
+    assert len(made) == len(TABLES) + 7
     for statement in made:
         assert "non_replicated_deduplication_window = 10000" in strip_comments(statement), named(statement)
 
 
 def test_views_pass_generation_0_only() -> None:
-    views = [
-        each
-        for each in ALONE
-        if "MATERIALIZED VIEW" in each and not re.search("pipeline_coverage|environment_gauges", named(each))
-    ]
+    views = [each for each in ALONE if "MATERIALIZED VIEW" in each and "pipeline_coverage" not in named(each)]
     assert len(views) == 11
     for view in views:
         assert re.search(r"WHERE s.generation = 0( AND s.defer_count > 0)?\nGROUP BY", view), named(view)
         assert " AS generation" not in view, named(view)
-
-
-def test_gauges_of_environments_are_those_of_streamed_rows() -> None:
-    [view] = [each for each in ALONE if named(each) == "`history`.environment_gauges_5s_mv_v1"]
-    reads = view.count("FROM `history`.queue_metrics_5s_v1 AS s")
-    assert reads == len(re.findall(r"WHERE s.generation = 0\n", view)) == 2
 
 
 def test_tiers_are_ordered_by_generation_after_the_bucket() -> None:
@@ -127,8 +117,7 @@ OF_GENERATIONS = {"any_rows", "history_windows", "highest_generation", "history_
 )
 def test_a_query_of_a_tier_reads_one_generation_and_asks_for_it_once(name: str) -> None:
     """For each read of a tier; queries of other tables have no generation."""
-    table = "environment_gauges_5s_v1" if name == "environment_gauges" else "queue_metrics_5s_v1"
-    parts = {"table": table, "value": "1"}
+    parts = {"table": "queue_metrics_5s_v1", "value": "1"}
     text = render_query(name, **parts, **make_points_parts(histograms=True, rewritten=True))
     reads = len(re.findall(rf"\b(?:FROM|JOIN) (?:{'|'.join(TABLES)})\b", text))
     assert bool(reads) == ("FROM history_windows_v1" in text)

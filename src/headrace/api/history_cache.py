@@ -52,30 +52,44 @@ class CachedResponse:
         """Body as gzip, compressed once for all who accept it."""
         return gzip.compress(self.body, COMPRESSION, mtime=0)
 
+    @property
+    def is_compressed(self) -> bool:
+        return "compressed" in self.__dict__
+
+    def compress(self) -> CachedResponse:
+        """Compute `compressed`, and return this response."""
+        assert self.compressed is not None
+        return self
+
     def tagged(self) -> CachedResponse:
         return replace(self, etag=f'"{hashlib.blake2b(self.body, digest_size=12).hexdigest()}"')
+
+
+@dataclass(frozen=True)
+class _KeptResponse:
+    response: CachedResponse
+    state: HistoryState  # as it was read before the response was computed
+    at_ms: int
+
+    def is_valid(self, state: HistoryState, now_ms: int) -> bool:
+        age_ms = now_ms - self.at_ms
+        if self.response.is_final:
+            return self.state.rewritten == state.rewritten and 0 <= age_ms < FINAL_MS
+        return self.state == state and 0 <= age_ms < OPEN_MS
 
 
 @dataclass
 class _HistoryEntry:
     lock: Any = field(default_factory=Lock)
-    response: CachedResponse | None = None
-    state: HistoryState | None = None  # as it was read before the response was computed
-    at_ms: int = 0
+    kept: _KeptResponse | None = None  # replaced as a whole, so it can be read without the lock
 
     @property
     def size(self) -> int:
-        return OVERHEAD + (len(self.response.body) * 5 // 4 if self.response else 0)  # and its compressed form
+        return OVERHEAD + (len(self.kept.response.body) * 5 // 4 if self.kept else 0)  # and its compressed form
 
     def get_valid(self, state: HistoryState, now_ms: int) -> CachedResponse | None:
-        if self.response is None or self.state is None:
-            return None
-        age_ms = now_ms - self.at_ms
-        if self.response.is_final:
-            is_valid = self.state.rewritten == state.rewritten and 0 <= age_ms < FINAL_MS
-        else:
-            is_valid = self.state == state and 0 <= age_ms < OPEN_MS
-        return self.response if is_valid else None
+        kept = self.kept
+        return kept.response if kept is not None and kept.is_valid(state, now_ms) else None
 
 
 class HistoryCache:
@@ -105,13 +119,23 @@ class HistoryCache:
             if self._state is None or self._state_began < needed:
                 began = self._clock()
                 found = read_history_state(queries)
-                if found != self._state:  # the same object is compared fast
-                    self._state = found
-                self._state_began = began
+                with self._lock:
+                    if found != self._state:  # the same object is compared fast
+                        self._state = found
+                    self._state_began = began
             assert self._state is not None
             return self._state
         finally:
             self._state_lock.release()
+
+    def find(self, key: Hashable, now_ms: int) -> CachedResponse | None:
+        """Return the valid response for a key without waiting; None if it must be computed, or the state read again."""
+        with self._lock:
+            state, began, entry = self._state, self._state_began, self._entries.get(key)
+            if entry is None or state is None or self._clock() - began > STATE_S:
+                return None
+            self._entries.move_to_end(key)
+        return entry.get_valid(state, now_ms)
 
     def get(
         self, key: Hashable, state: HistoryState, now_ms: int, compute: Callable[[], CachedResponse]
@@ -146,7 +170,7 @@ class HistoryCache:
         with self._lock:
             is_kept = self._entries.get(key) is entry  # it may have been evicted while it was computed
             self._bytes -= entry.size if is_kept else 0
-            entry.response, entry.state, entry.at_ms = response, state, now_ms
+            entry.kept = _KeptResponse(response, state, now_ms)
             self._bytes += entry.size if is_kept else 0
             while self._bytes > self._max_bytes and self._entries:
                 _, evicted = self._entries.popitem(last=False)

@@ -56,9 +56,6 @@ class FieldSelection:
     def needs_histograms(self) -> bool:
         return self.headline or any(field.startswith("percentiles.") for field in self.points)
 
-    def needs_any(self, *fields: str) -> bool:
-        return self.headline or not self.points.isdisjoint(fields)
-
 
 ALL_FIELDS = FieldSelection(frozenset(POINT_FIELDS), headline=True)
 

@@ -10,6 +10,7 @@ Data is kept in columns, not as one object per point, because a request may cove
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -18,7 +19,6 @@ from typing import Any, cast
 
 from headrace.history.routing import QueryWindow
 from headrace.model.event import COUNT_COLUMN
-from headrace.warehouse.environment_metrics import EnvironmentGauges
 from headrace.warehouse.series import PERCENTILES, GaugeValues, HistorySeries
 
 NullableColumn = Sequence[int | None]
@@ -52,15 +52,16 @@ def fill_points(
     series: HistorySeries,
     before: GaugeValues | None,
     now_ms: int,
-    gauges: EnvironmentGauges | None = None,
+    *,
+    has_parts: bool = True,
 ) -> PointColumns:
-    """Return one value per point. `before` holds the gauges at the start of the window; ages end at `now_ms`. Cold and
-    scheduled jobs, bytes and ages are those of `gauges` if given."""
+    """Return one value per point. `before` holds the gauges at the start of the window; ages end at `now_ms`. Without
+    `has_parts`, cold and scheduled jobs, bytes and ages are unknown: environments do not record them."""
     layout = _RowLayout(window.points, series)
     depth = layout.carry_forward("depth", before)
     running = layout.carry_forward("running", before)
-    parts = layout if gauges is None else _RowLayout(window.points, gauges.series)
-    before_parts = before if gauges is None else gauges.before
+    parts = layout if has_parts else _RowLayout(window.points, HistorySeries((), {}, ()))
+    before_parts = before if has_parts else None
     held = parts.carry_forward("bytes", before_parts)
     cold = parts.carry_forward("cold", before_parts)
     return PointColumns(
@@ -75,7 +76,7 @@ def fill_points(
         running=running,
         limit=_read_limits(layout.carry_forward("limit", before)),
         env_limit=_read_limits(layout.carry_forward("env_limit", before)),
-        max_age_ms=_compute_oldest_ages(window, parts, before_parts, depth if gauges is None else cold, now_ms),
+        max_age_ms=_compute_oldest_ages(window, parts, before_parts, depth if has_parts else cold, now_ms),
         wait_ms=layout.get_zero_filled("wait_ms"),
         waits=layout.get_zero_filled("waits"),
         run_ms=layout.get_zero_filled("run_ms"),
@@ -163,7 +164,9 @@ def _compute_oldest_ages(
     if not layout.has_column("seen_age_ms"):
         return [None] * layout.points
     oldest = layout.carry_forward("oldest_ms", before)
-    ends = [min(end_s * 1000, now_ms) for end_s in _list_point_ends(window)]
+    ends = [end_s * 1000 for end_s in _list_point_ends(window)]
+    over = bisect_right(ends, now_ms)
+    ends[over:] = [now_ms] * (len(ends) - over)
     ages = [
         seen if seen is not None else None if gauge is None else _compute_age(since, end)
         for seen, gauge, since, end in zip(layout.get_own_values("seen_age_ms"), known, oldest, ends, strict=True)

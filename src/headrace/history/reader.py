@@ -7,7 +7,7 @@ queries are not needed. Those that are run in parallel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,7 @@ from headrace.history.summary import WindowSummary, summarize_window
 from headrace.model.names import EnvRef, QueueRef
 from headrace.warehouse import environment_metrics, pipeline_batches, pipeline_coverage, queue_metrics
 from headrace.warehouse.bucket_series import BucketSeries
-from headrace.warehouse.environment_metrics import EnvironmentGauges, EnvironmentStateBefore
+from headrace.warehouse.environment_metrics import EnvironmentStateBefore
 from headrace.warehouse.history_state import HistoryState, read_history_state
 from headrace.warehouse.pipeline_batches import PipelineLosses
 from headrace.warehouse.pipeline_coverage import CoverageGap
@@ -39,13 +39,6 @@ MAX_BUCKETS = 1500
 BUCKETS_BEFORE = 60
 """Buckets before the window that are read with it. A queue with recent activity needs nothing more about the time
 before."""
-SUMMED_GAUGES = (
-    *("queue_depth.warm", "queue_depth.cold", "queue_depth.scheduled", "queue_depth.bytes", "queue_depth.max_bytes"),
-    "latency.max_age_ms",
-)
-"""Fields of an environment that are read from a table of their own."""
-NO_GAUGES = EnvironmentGauges(HistorySeries((), {}, ()), None)
-
 _executor = ThreadPoolExecutor(16, thread_name_prefix="history")
 """Threads for queries that run in parallel with another one. Their queries never wait for one another."""
 
@@ -85,10 +78,10 @@ def read_queue_history(
         if _find_buckets_start(window, now_ms) is None
         else None
     )
-    lost_future = _executor.submit(_read_losses_at_end, reads, window, state)
+    get_losses = _start_reading_losses_at_end(reads, window, state)
     gaps_future = _executor.submit(_read_gaps, reads, window, state, now_ms) if _may_have_gaps(window, state) else None
     found = _read_queue_points(reads, ref, window, now_ms, selection, state)
-    series, lost = found.series, lost_future.result()
+    series, lost = found.series, get_losses()
     before = QueueStateBefore(found.gauges_before, found.readings_before)
     if lost.at_end or not _is_state_known(found):
         everything_before = (
@@ -122,13 +115,8 @@ def read_environment_history(
         if _find_buckets_start(window, now_ms) is None
         else None
     )
-    lost_future = _executor.submit(_read_losses, reads, window, state)
+    get_losses = _start_reading_losses(reads, window, state)
     gaps_future = _executor.submit(_read_gaps, reads, window, state, now_ms) if _may_have_gaps(window, state) else None
-    gauges_future = (
-        _executor.submit(_read_environment_gauges, reads, ref, window, now_ms)
-        if selection.needs_any(*SUMMED_GAUGES)
-        else None
-    )
     found = _read_environment_points(reads, ref, window, now_ms, selection, state)
     series, gauges = found.series, found.gauges_before
     if gauges is None:
@@ -136,11 +124,10 @@ def read_environment_history(
         if not before.known and not series.index:
             return None
         gauges = before.gauges
-    lost = lost_future.result()
+    lost = get_losses()
     counted = _compute_environment_completeness(reads, ref, window, series, lost, now_ms)
     gaps = gaps_future.result() if gaps_future else []
-    parts = gauges_future.result() if gauges_future else NO_GAUGES
-    return _assemble_history(window, series, gauges, counted, gaps, now_ms, selection, state, lost, parts)
+    return _assemble_history(window, series, gauges, counted, gaps, now_ms, selection, state, lost, has_parts=False)
 
 
 def read_top_queues(
@@ -189,12 +176,6 @@ def _read_environment_points(
     )
 
 
-def _read_environment_gauges(reads: QueryRunner, ref: EnvRef, window: QueryWindow, now_ms: int) -> EnvironmentGauges:
-    span, from_s = (window.start_s, window.end_s, window.step_s), _find_buckets_start(window, now_ms)
-    from_s = window.start_s if from_s is None else from_s
-    return environment_metrics.read_gauges(reads, window.tier, ref, *span, from_s=from_s)
-
-
 def _find_buckets_start(window: QueryWindow, now_ms: int) -> int | None:
     """Return from when on stored rows are read; None if the window has too many, and ClickHouse adds them up.
 
@@ -230,14 +211,23 @@ def _read_environment_state_before(
     return environment_metrics.read_state_before(reads, ref, window.start_s, rewritten=rewritten)
 
 
-def _read_losses_at_end(reads: QueryRunner, window: QueryWindow, state: HistoryState) -> PipelineLosses:
+def _start_reading_losses_at_end(
+    reads: QueryRunner, window: QueryWindow, state: HistoryState
+) -> Callable[[], PipelineLosses]:
+    """Return a function that returns the losses around the end of the window; they are read meanwhile, unless the state
+    tells them."""
     span = (window.start_s * 1000, window.end_s * 1000)
-    return state.find_losses_at_end(*span) or pipeline_batches.read_losses_at_end(reads, *span)
+    if (found := state.find_losses_at_end(*span)) is not None:
+        return lambda: found
+    return _executor.submit(pipeline_batches.read_losses_at_end, reads, *span).result
 
 
-def _read_losses(reads: QueryRunner, window: QueryWindow, state: HistoryState) -> PipelineLosses:
+def _start_reading_losses(reads: QueryRunner, window: QueryWindow, state: HistoryState) -> Callable[[], PipelineLosses]:
+    """Return a function that returns the losses of the window, like `_start_reading_losses_at_end`."""
     span = (window.start_s * 1000, window.end_s * 1000)
-    return state.find_losses(*span) or pipeline_batches.read_losses(reads, *span)
+    if (found := state.find_losses(*span)) is not None:
+        return lambda: found
+    return _executor.submit(pipeline_batches.read_losses, reads, *span).result
 
 
 def _may_have_gaps(window: QueryWindow, state: HistoryState) -> bool:
@@ -264,9 +254,10 @@ def _assemble_history(
     selection: FieldSelection,
     state: HistoryState,
     lost: PipelineLosses,
-    gauges: EnvironmentGauges | None = None,
+    *,
+    has_parts: bool = True,
 ) -> History:
-    points, watermark_ms = fill_points(window, series, before, now_ms, gauges), state.watermark_ms
+    points, watermark_ms = fill_points(window, series, before, now_ms, has_parts=has_parts), state.watermark_ms
     if gaps or watermark_ms is None or watermark_ms <= window.start_s * 1000:
         counted = replace(counted, known=False)  # no part of the window is certain to be included
     whole = summarize_window(window, points, series.epochs, counted, now_ms)

@@ -74,8 +74,8 @@ def summarize_window(
         max_utilization_pct=max(
             (
                 percent
-                for percent in map(compute_utilization_pct, points.max_running, points.limit, points.env_limit)
-                if percent is not None
+                for state in set(zip(points.max_running, points.limit, points.env_limit, strict=True))
+                if (percent := compute_utilization_pct(*state)) is not None
             ),
             default=None,
         ),

@@ -127,11 +127,10 @@ def _compute_warm(points: PointColumns, step_s: int) -> NullableColumn:
 
 
 def _compute_utilization(points: PointColumns, step_s: int) -> Column:
-    percent = cache(compute_utilization_pct)
-    return [
-        None if value is None else round(value, DIGITS)
-        for value in map(percent, points.max_running, points.limit, points.env_limit)
-    ]
+    states = list(zip(points.max_running, points.limit, points.env_limit, strict=True))
+    percents = {state: compute_utilization_pct(*state) for state in set(states)}
+    rounded = {state: None if value is None else round(value, DIGITS) for state, value in percents.items()}
+    return list(map(rounded.__getitem__, states))
 
 
 def _make_count(column: str) -> Callable[[PointColumns, int], Column]:

@@ -29,14 +29,6 @@ class EnvironmentStateBefore:
 
 
 @dataclass(frozen=True)
-class EnvironmentGauges:
-    """Gauges that are kept apart from the counters of an environment: cold and scheduled jobs, bytes, oldest job."""
-
-    series: HistorySeries
-    before: GaugeValues | None  # None: not known when the window began
-
-
-@dataclass(frozen=True)
 class MissingCounts:
     """Operations that odometers show beyond those counted."""
 
@@ -88,29 +80,6 @@ def read_state_before(
     query = render_query("environment_gauges_before", generation=select_generation(rewritten))
     [row] = columns_to_rows(queries.run(query, bound, threads=1))
     return EnvironmentStateBefore(known=bool(row["known"]), gauges=build_gauges(row) if row["at"] else None)
-
-
-def read_gauges(
-    queries: QueryRunner, tier: Tier, ref: EnvRef, start_s: int, end_s: int, step_s: int, *, from_s: int
-) -> EnvironmentGauges:
-    """Return the gauges of all queues of an environment together in [start, end), and those before: of the rows since
-    `from_s`, or else of any tier."""
-    without = {} if step_s > tier.seconds else {"gap_ages": ""}
-    query = render_query("environment_gauges", table=tier.environment_gauges, **without)
-    window = {"from_s": from_s, "start_s": start_s, "end_s": end_s, "step_s": step_s, "tier_s": tier.seconds}
-    found = queries.run(query, {**asdict(ref), **window}, threads=1)
-    rows_before = 1 if found and found["point"][0] < 0 else 0
-    before = columns_to_rows({name: column[:1] for name, column in found.items()}) if rows_before else []
-    if not before:
-        bounds = {**asdict(ref), **compute_before_bounds(start_s)}
-        before = columns_to_rows(queries.run(render_query("environment_gauges_earlier"), bounds, threads=1))
-    columns = {name: column[rows_before:] for name, column in found.items()}
-    return EnvironmentGauges(
-        HistorySeries(columns.get("point", ()), columns if columns.get("point") else {}, ()),
-        GaugeValues(0, 0, None, **{name: before[0][name] for name in ("cold", "scheduled", "bytes", "oldest_ms")})
-        if before[0]["at"]
-        else None,
-    )
 
 
 def read_missing_counts(

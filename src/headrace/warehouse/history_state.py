@@ -87,7 +87,8 @@ class HistoryState:
             at_end=0
             if next_ms is None
             else sum(each.losses for each in covered if each.newest_event_ms >= near_end_ms),
-            since_ms=min((each.finished_ms for each in self.batches), default=None) if reaches_first else None,
+            # If there are older batches, reports began even earlier, which makes no difference for this range.
+            since_ms=min((each.finished_ms for each in self.batches), default=None),
             watermark_ms=self.watermark_ms,
         )
 

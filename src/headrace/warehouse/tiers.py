@@ -19,7 +19,6 @@ class Tier:
     kept_days: int
     queues: str  # table names
     environments: str
-    environment_gauges: str
 
     @property
     def kept_s(self) -> int:
@@ -27,18 +26,9 @@ class Tier:
 
 
 TIERS = (
-    Tier("5s", 5, 2, "queue_metrics_5s_v1", "environment_metrics_5s_v1", "environment_gauges_5s_v1"),
-    Tier(
-        "1m",
-        60,
-        31,
-        "queue_metrics_by_minute_v1",
-        "environment_metrics_by_minute_v1",
-        "environment_gauges_by_minute_v1",
-    ),
-    Tier(
-        "1h", 3600, 400, "queue_metrics_by_hour_v1", "environment_metrics_by_hour_v1", "environment_gauges_by_hour_v1"
-    ),
+    Tier("5s", 5, 2, "queue_metrics_5s_v1", "environment_metrics_5s_v1"),
+    Tier("1m", 60, 31, "queue_metrics_by_minute_v1", "environment_metrics_by_minute_v1"),
+    Tier("1h", 3600, 400, "queue_metrics_by_hour_v1", "environment_metrics_by_hour_v1"),
 )
 
 TABLES = tuple(table for tier in TIERS for table in (tier.queues, tier.environments))
