@@ -102,14 +102,24 @@ def format_bar(bar: Bar) -> str:
 
 def format_results() -> str:
     """Return the tables for docs/bench/README.md: the runs, then the results of each."""
-    lines = ["| benchmark | recorded | load at the end | cores | Python |", "| --- | --- | --- | --- | --- |"]
+    lines = [
+        "| benchmark | recorded | load at the end | cores | Python | note |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
     for bench in BENCHES:
-        machine = read_record(bench).get("machine")
+        record = read_record(bench)
+        machine = record.get("machine")
         if machine is None:
-            lines.append(f"| {bench} | not recorded | | | |")
+            lines.append(f"| {bench} | not recorded | | | | |")
         else:
-            known = (machine["at"], f"{machine['load']:.1f}", machine["cores"], machine["python"])
-            lines.append(f"| {bench} | {' | '.join(map(str, known))} |")
+            known = (
+                machine["at"],
+                f"{machine['load']:.1f}",
+                machine["cores"],
+                machine["python"],
+                record.get("note", ""),
+            )
+            lines.append(f"| {bench} | {' | '.join(map(str, known)).rstrip()} |")
     lines += ["", "| benchmark | result | target | recorded | |", "| --- | --- | --- | --- | --- |"]
     for bench in BENCHES:
         lines += _list_results(bench)
