@@ -51,6 +51,7 @@ ROUTES: dict[tuple[str, str], RouteCase] = {  # in an order in which all of them
     ("GET", "/rules"): READ,
     ("GET", "/rules/{id}"): READ,
     ("POST", "/rules"): RouteCase(RULE, AccessLevel.OPERATE, 201),
+    ("POST", "/rules/backtest"): RouteCase(RULE, lets=503),  # permitted, but this world has no history
     ("PATCH", "/rules/{id}"): RouteCase({"threshold": 9}, AccessLevel.OPERATE),
     ("GET", "/channels"): READ,
     ("GET", "/channels/{id}"): READ,
