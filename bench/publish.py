@@ -29,7 +29,7 @@ MODULES = {"peers": "peer_results"}
 
 BENCHES = (
     *("queue", "peers", "idle", "fairness", "cold", "spool", "pipeline", "history", "alerts", "scrape", "autoscale"),
-    "imports",
+    *("imports", "sizing"),
 )
 WITHOUT_TARGET: Mapping[str, Sequence[str]] = {
     "queue": ("process_per_s", "enqueue_per_s", "enqueue_many_per_s", "process_sync_ratio_vs_dramatiq"),

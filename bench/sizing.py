@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from bench.cold_rates import NEARLY_NOTHING, SPILL_BATCH, two_tiers
-from bench.report import finish, note
+from bench.report import Bar, finish, note
 from bench.server import READY_S, UNCAPPED, Bench, bench_postgres, bench_server, switch_metrics
 from headrace.embedded.clickhouse import EmbeddedClickHouse
 from headrace.model.job import LeasedJob, NewJob
@@ -39,6 +39,7 @@ from headrace.warehouse.migrate import migrate
 from headrace.warehouse.tiers import TIERS
 
 HERE = Path(__file__).parent
+BARS: tuple[Bar, ...] = ()
 PAYLOADS = (200, 1000)
 LEASE_MS = 3_600_000
 KEEP_DONE_MS = 3_600_000
@@ -250,7 +251,7 @@ def main() -> None:
                 results |= measure_history(clickhouse, load, size.queues, size.hours)
         finally:
             clickhouse.stop()
-    finish("sizing", results, (), json_only=options.json, record=not options.quick)
+    finish("sizing", results, BARS, json_only=options.json, record=not options.quick)
 
 
 if __name__ == "__main__":

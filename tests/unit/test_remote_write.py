@@ -273,7 +273,7 @@ def test_a_refused_record_does_not_block_the_lane(
         finally:
             exporter.stop()
         assert (spool.stats().acked, spool.stats().dead) == (2, 1)
-        assert exporter.stats().rejected == {"permanent": 1}
+        assert exporter.stats().rejected == {"bad_data": 1}
     assert receiver.find(name="a") == [(5, 5), (6, 6)]
     assert receiver.find(name="b4") == [(4, 1)]
 
