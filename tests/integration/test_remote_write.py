@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,8 @@ from headrace.pipeline.options import PipelineOptions
 from headrace.pipeline.remote_write import RemoteWrite, RemoteWriteOptions
 from headrace.queue.state import read_states
 from headrace.runtime.backoff import Backoff
+from headrace.runtime.prometheus import build_registry
+from headrace.spool.metrics import read_spool_families
 from headrace.spool.options import SpoolOptions
 from headrace.spool.spool import Spool
 from headrace.valkey.connect import Valkey, connect
@@ -143,7 +146,8 @@ def test_the_pipeline_sends_what_it_counts(
                 work(valkey, valkey_url, 5)
                 wait_until(lambda: compare(valkey, warehouse).difference == 0, "history agrees", LONG_S / 3)
             wait_until(lambda: receiver.find(org="acme", op="ack")[-1][1] == 45, "the last samples arrived")
-            status = pipeline.monitor.registry.get_sample_value
+            families = partial(read_spool_families, "pipeline", pipeline.spool)
+            status = build_registry(families, remote.families).get_sample_value
             assert status("headrace_spool_records", {"spool": "remote_write"}) == 0
             assert status("headrace_spool_records", {"spool": "pipeline"}) == 0
             assert status("headrace_export_healthy", {"spool": "remote_write", "destination": "remote_write"}) == 1

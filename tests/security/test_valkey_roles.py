@@ -354,7 +354,7 @@ def test_api_operates_queues(server: AclValkey) -> None:
         lease = store.create_lease("me")
         assert lease.acquire()
         assert lease.renew()
-        store.record_failure("me", lease.claim.number, "a test")
+        store.record_failure("me", lease.claim.number, "a test", 5)
         lease.release()
         read_workers(client.redis)
     assert server.read_denials() == []

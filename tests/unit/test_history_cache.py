@@ -164,7 +164,11 @@ def test_a_response_is_found_without_waiting_while_state_and_response_are_valid(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, state = 100.0, STATE
-    monkeypatch.setattr(history_cache, "read_history_state", lambda _: state)
+
+    def return_state(_: QueryRunner) -> HistoryState:
+        return state
+
+    monkeypatch.setattr(history_cache, "read_history_state", return_state)
     cache, source = HistoryCache(10**6, lambda: now), Source()
     assert cache.find("a", NOW_MS) is None
     kept = cache.get("a", cache.read_state(NO_QUERIES), NOW_MS, source.compute)

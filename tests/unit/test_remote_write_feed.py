@@ -49,7 +49,7 @@ def build_options(folder: Path, url: str = NOWHERE, **changes: Any) -> RemoteWri
 
 @contextmanager
 def running(options: RemoteWriteOptions, clock: Clock | None = None) -> Generator[RemoteWrite]:
-    remote = RemoteWrite(options, clock or Clock())
+    remote = RemoteWrite(options, clock=clock or Clock())
     remote.start()
     try:
         yield remote
@@ -98,7 +98,7 @@ def test_a_resync_is_requested_after_a_loss_when_the_receiver_is_healthy(
     clock = Clock()
     monkeypatch.setattr(remote_write, "WAITING_BATCHES", 1)
     with receiving() as receiver:
-        remote = RemoteWrite(build_options(tmp_path, receiver.url), clock)
+        remote = RemoteWrite(build_options(tmp_path, receiver.url), clock=clock)
         assert remote.take_resync_request()
         for number in (1, 2, 3):  # its thread does not run yet
             submit(remote, number)

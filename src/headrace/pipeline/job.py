@@ -105,7 +105,7 @@ def open_pipeline(options: PipelineOptions, *sources: Callable[[], MetricFamilie
     ]
     remote_write = None
     if options.remote_write is not None:
-        remote_write = _open_remote_write(options.remote_write, spool)
+        remote_write = _open_remote_write(options.remote_write, spool, options.send_limit)
         families.append(remote_write.families)
     pipeline = PipelineContext(options, spool, exporter, monitor, remote_write)
     pages = serve_metrics(
@@ -131,9 +131,11 @@ def open_pipeline(options: PipelineOptions, *sources: Callable[[], MetricFamilie
         writer.close()
 
 
-def _open_remote_write(options: RemoteWriteOptions, spool: Spool) -> RemoteWrite:
+def _open_remote_write(
+    options: RemoteWriteOptions, spool: Spool, send_limit: threading.Semaphore | None
+) -> RemoteWrite:
     try:
-        return RemoteWrite(options)
+        return RemoteWrite(options, send_limit)
     except BaseException:
         spool.close()
         raise

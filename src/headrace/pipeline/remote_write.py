@@ -65,15 +65,20 @@ class RemoteWriteOptions:
 class RemoteWrite:
     """A second destination of the pipeline. Call `start`, then `close`."""
 
-    def __init__(self, options: RemoteWriteOptions, clock: Callable[[], float] = time.monotonic) -> None:
-        """Open the spool. Raises SpoolError."""
+    def __init__(
+        self,
+        options: RemoteWriteOptions,
+        send_limit: threading.Semaphore | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Open the spool. `send_limit` is shared with the other exporters of the process. Raises SpoolError."""
         self._clock = clock
         self.spool = Spool.open(options.spool)
         self.failover = Failover(self.spool, max_bytes=MEMORY_BYTES, keep_order=True)
         self.destination = RemoteWriteDestination(options.target)
         # One worker, so that the samples of a series arrive in order.
         one_worker = replace(options.exporter, workers=1, adaptive=False)
-        self.exporter = Exporter(self.spool, self.destination, one_worker)
+        self.exporter = Exporter(self.spool, self.destination, one_worker, shared=send_limit)
         self._samples = QueueSamples(options.labels, options.repeat_s)
         self._batches: queue.Queue[tuple[pa.Table, int]] = queue.Queue(WAITING_BATCHES)
         self._lost_batches = MetricValues(LOST_BATCHES, ())
