@@ -140,7 +140,7 @@ def test_jobs_that_wait_for_too_long_double_the_demand(world: World, mails: Auto
     assert after.inputs["sources"][0]["age_s"] > 30
     assert after.inputs["too_old"]
     assert after.inputs["slots"] == pytest.approx(2 * (5000 / 60 + 5000 / 60 / 0.8))
-    assert "demand doubled for waits over 30 s" in after.sentence
+    assert "more than 30 s: demand doubled" in after.sentence
 
 
 def test_limits_and_pauses_are_seen(world: World, mails: Autoscaling) -> None:
