@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -34,7 +35,7 @@ from headrace.settings import ApiSettings
 from headrace.spool.options import SpoolOptions
 from headrace.valkey.connect import Valkey
 from headrace.valkey.scripts import run
-from headrace.warehouse import pipeline_batches, queue_metrics
+from headrace.warehouse import environment_parts, pipeline_batches, queue_metrics
 from headrace.warehouse.connect import Client
 from headrace.warehouse.pipeline_batches import PipelineBatch
 from headrace.warehouse.query_runner import HistoryCancelled, HistoryTooSlow, QueryRunner
@@ -459,8 +460,89 @@ def test_an_environment_is_all_its_queues(api: TestClient, warehouse: Client, no
     assert answer["completeness"] == {"pct": 100.0, "missing": {}}
     later = get_environment_history(api, REF.environment, "queue-metrics", period="30s")
     assert set(column(later, "queue_depth", "last")) == {12}
-    assert set(column(later, "latency", "max_age_ms")) == {None}
+    assert column(later, "latency", "max_age_ms")[-1] == 66_000
     assert EnvironmentHistory.model_validate(answer).model_dump() == answer
+
+
+def insert_random_states(warehouse: Client, ref: QueueRef, times_s: Sequence[float], random: Random) -> None:
+    """Insert events of a queue with random gauges."""
+    for number, at_s in enumerate(times_s, start=1):
+        ms, waiting = int(at_s * 1000), random.choice([0, 1, 7])
+        gauges = {
+            "depth": waiting + 2,
+            "cold_depth": waiting,
+            "scheduled": random.randint(0, 9),
+            "bytes": random.randint(0, 99),
+        }
+        oldest = {"oldest_ms": ms - random.randint(0, 60_000) if waiting else None}
+        insert(warehouse, {"at_ms": ms, "odometer": number, "epoch": 1, **gauges, **oldest}, ref=ref)
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "length_s", "resolution"),
+    [
+        (600, 595, None),
+        (600, 540, "30s"),
+        (3 * HOUR_S, HOUR_S, None),
+        (DAY_S, 12 * HOUR_S, "1m"),
+        (DAY_S, 12 * HOUR_S, "1h"),
+    ],
+)
+def test_gauges_of_an_environment_are_those_of_its_queues_added_up(
+    api: TestClient, warehouse: Client, now_s: int, ago_s: int, length_s: int, resolution: str | None
+) -> None:
+    random = Random(f"{ago_s} {length_s} {resolution}")
+    start_s = (now_s - ago_s) // HOUR_S * HOUR_S if length_s >= HOUR_S else (now_s - ago_s) // 60 * 60
+    end_s = start_s + length_s
+    refs = [replace(REF, queue=f"queue {number}") for number in range(7)]
+    long_ago, just_before = start_s - 30 * HOUR_S, start_s - 20
+    inside = [random.uniform(start_s, end_s) for _ in range(6)]
+    times: list[list[float]] = [
+        [long_ago],  # idle since then
+        [long_ago, *inside[:2]],  # its state before must be looked up
+        [just_before, *inside[2:4]],
+        [inside[4]],  # new
+        [long_ago, min(end_s + 30.0, now_s - 1)],  # idle in the window, but not since
+        [just_before],
+        [min(end_s + 30.0, now_s - 1)],  # new after the window
+    ]
+    for ref, times_s in zip(refs, times, strict=True):
+        insert_random_states(warehouse, ref, sorted(times_s), random)
+    window = {"start": str(start_s), "end": str(end_s), **({"resolution": resolution} if resolution else {})}
+    whole = get_environment_history(api, REF.environment, "queue-metrics", **window)
+    parts = [get_queue_history(api, ref, **window) for ref in refs[:-1]]
+    for name in ("cold", "scheduled", "bytes"):
+        columns = [column(part, "queue_depth", name) for part in parts]
+        expected = [sum(value or 0 for value in values) for values in zip(*columns, strict=True)]
+        assert column(whole, "queue_depth", name) == expected, name
+    ages = [column(part, "latency", "max_age_ms") for part in parts]
+    expected = [max(age or 0 for age in values) for values in zip(*ages, strict=True)]
+    assert column(whole, "latency", "max_age_ms") == expected
+    assert whole["headline"]["latency"]["max_age_ms"] == max(expected)
+    assert set(column(whole, "queue_depth", "max_bytes")) == {None}
+
+
+def test_gauges_of_an_environment_are_unknown_before_its_first_queue(
+    api: TestClient, warehouse: Client, now_s: int
+) -> None:
+    insert(warehouse, enqueued(now_s - 100, 3, cold_depth=1, bytes=5, env_depth=3))
+    answer = get_environment_history(
+        api, REF.environment, "queue-metrics", start=str(now_s - 120), end=str(now_s - 60), fields="queue_depth,latency"
+    )
+    assert column(answer, "queue_depth", "bytes") == [None] * 4 + [5] * 8
+    assert column(answer, "queue_depth", "warm") == [None] * 4 + [2] * 8
+    assert column(answer, "latency", "max_age_ms")[:4] == [None] * 4
+
+
+def test_gauges_of_too_many_queues_are_unknown(
+    api: TestClient, warehouse: Client, now_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment_parts, "MAX_CELLS", 11)
+    insert(warehouse, enqueued(now_s - 100, 3, bytes=5, env_depth=3))
+    window = {"start": str(now_s - 60), "end": str(now_s)}
+    answer = get_environment_history(api, REF.environment, "queue-metrics", **window)
+    assert set(column(answer, "queue_depth", "bytes")) == {None}
+    assert set(column(answer, "queue_depth", "last")) == {3}
 
 
 def test_what_an_environment_misses_is_found_by_the_odometers_of_its_queues(

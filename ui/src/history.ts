@@ -12,7 +12,7 @@ export const QUEUE_FIELDS = [
 ].join(",");
 
 export const ENVIRONMENT_FIELDS = [
-  ...["throughput.enqueued", "throughput.dequeued", "throughput.completed", "failures"],
+  ...["throughput.enqueued", "throughput.dequeued", "throughput.completed", "failures", "latency.max_age_ms"],
   ...["queue_depth.max", "queue_depth.last", "concurrency.max", "concurrency.utilization_pct", "percentiles.wait_ms.p95", "headline"],
 ].join(",");
 

@@ -38,6 +38,7 @@ HEADLINE = "headline"
 """Name that selects `headline` and the percentiles of the whole range."""
 
 POINT_FIELDS = tuple(f"{section}.{name}" for section, names in SECTIONS.items() for name in names)
+_PARTS = {"latency.max_age_ms", *(f"queue_depth.{name}" for name in ("warm", "cold", "scheduled", "bytes"))}
 _SELECTABLE = {name for field in POINT_FIELDS for name in (field, field.rsplit(".", 1)[0], field.split(".", 1)[0])}
 
 
@@ -51,6 +52,11 @@ class FieldSelection:
     def find_names(self, section: str) -> tuple[str, ...]:
         """Return the selected fields of a section."""
         return tuple(name for name in SECTIONS[section] if f"{section}.{name}" in self.points)
+
+    @property
+    def needs_parts(self) -> bool:
+        """Whether gauges are needed that environments do not record."""
+        return self.headline or not self.points.isdisjoint(_PARTS)
 
     @property
     def needs_histograms(self) -> bool:

@@ -12,16 +12,20 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, cast
 
 from headrace.history.routing import QueryWindow
 from headrace.model.event import COUNT_COLUMN
+from headrace.warehouse.environment_parts import EnvironmentParts
 from headrace.warehouse.series import PERCENTILES, GaugeValues, HistorySeries
 
 NullableColumn = Sequence[int | None]
+
+NO_PARTS = EnvironmentParts((), (), (), ())
+"""Parts of an environment that are unknown, or were not read."""
 
 
 @dataclass(frozen=True)
@@ -53,30 +57,27 @@ def fill_points(
     before: GaugeValues | None,
     now_ms: int,
     *,
-    has_parts: bool = True,
+    parts: EnvironmentParts | None = None,
 ) -> PointColumns:
-    """Return one value per point. `before` holds the gauges at the start of the window; ages end at `now_ms`. Without
-    `has_parts`, cold and scheduled jobs, bytes and ages are unknown: environments do not record them."""
+    """Return one value per point. `before` holds the gauges at the start of the window; ages end at `now_ms`. `parts`
+    are those of an environment, whose rows do not have them: NO_PARTS if they are unknown or not needed."""
     layout = _RowLayout(window.points, series)
     depth = layout.carry_forward("depth", before)
     running = layout.carry_forward("running", before)
-    parts = layout if has_parts else _RowLayout(window.points, HistorySeries((), {}, ()))
-    before_parts = before if has_parts else None
-    held = parts.carry_forward("bytes", before_parts)
-    cold = parts.carry_forward("cold", before_parts)
-    return PointColumns(
+    held = layout.carry_forward("bytes", before)
+    points = PointColumns(
         counts={column: layout.get_zero_filled(column) for column in COUNT_COLUMN.values()},
         max_depth=_max_with_carried(layout.get_own_values("max_depth"), depth, before and before.depth),
         depth=depth,
-        cold=cold,
-        scheduled=parts.carry_forward("scheduled", before_parts),
+        cold=layout.carry_forward("cold", before),
+        scheduled=layout.carry_forward("scheduled", before),
         bytes=held,
-        max_bytes=_max_with_carried(parts.get_own_values("highest_bytes"), held, before_parts and before_parts.bytes),
+        max_bytes=_max_with_carried(layout.get_own_values("highest_bytes"), held, before and before.bytes),
         max_running=_max_with_carried(layout.get_own_values("max_running"), running, before and before.running),
         running=running,
         limit=_read_limits(layout.carry_forward("limit", before)),
         env_limit=_read_limits(layout.carry_forward("env_limit", before)),
-        max_age_ms=_compute_oldest_ages(window, parts, before_parts, depth if has_parts else cold, now_ms),
+        max_age_ms=_compute_oldest_ages(window, layout, before, depth, now_ms),
         wait_ms=layout.get_zero_filled("wait_ms"),
         waits=layout.get_zero_filled("waits"),
         run_ms=layout.get_zero_filled("run_ms"),
@@ -86,6 +87,27 @@ def fill_points(
             for what in ("wait", "run")
             for name in (f"{what}_{p}" for p in PERCENTILES)
         },
+    )
+    return points if parts is None else _replace_parts(points, window, parts)
+
+
+def _replace_parts(points: PointColumns, window: QueryWindow, parts: EnvironmentParts) -> PointColumns:
+    """Return points with the parts of an environment: the last value of each point, and its highest age. The highest
+    bytes are unknown: queues reach theirs at different times."""
+    unknown: NullableColumn = [None] * window.points
+    step = window.step_s // window.tier.seconds
+
+    def last(values: NullableColumn) -> NullableColumn:
+        return values[step - 1 :: step] if values else unknown
+
+    ages = [parts.age_ms[low : low + step] for low in range(0, len(parts.age_ms), step)]
+    return replace(
+        points,
+        cold=last(parts.cold),
+        scheduled=last(parts.scheduled),
+        bytes=last(parts.bytes),
+        max_bytes=unknown,
+        max_age_ms=[max((age for age in each if age is not None), default=None) for each in ages] or unknown,
     )
 
 

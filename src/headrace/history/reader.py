@@ -14,19 +14,26 @@ from typing import Any
 
 from headrace.history.completeness import WindowCompleteness, compute_completeness, has_unseen_movement, sum_counts
 from headrace.history.fields import ALL_FIELDS, FieldSelection
-from headrace.history.fill import PointColumns, fill_points, hide_points
+from headrace.history.fill import NO_PARTS, PointColumns, fill_points, hide_points
 from headrace.history.routing import QueryWindow
 from headrace.history.summary import WindowSummary, summarize_window
 from headrace.model.names import EnvRef, QueueRef
-from headrace.warehouse import environment_metrics, pipeline_batches, pipeline_coverage, queue_metrics
+from headrace.warehouse import (
+    environment_metrics,
+    environment_parts,
+    pipeline_batches,
+    pipeline_coverage,
+    queue_metrics,
+)
 from headrace.warehouse.bucket_series import BucketSeries
 from headrace.warehouse.environment_metrics import EnvironmentStateBefore
+from headrace.warehouse.environment_parts import EnvironmentParts
 from headrace.warehouse.history_state import HistoryState, read_history_state
 from headrace.warehouse.pipeline_batches import PipelineLosses
 from headrace.warehouse.pipeline_coverage import CoverageGap
 from headrace.warehouse.query_runner import QueryRunner
 from headrace.warehouse.queue_metrics import QueueStateBefore
-from headrace.warehouse.series import GaugeValues, HistorySeries
+from headrace.warehouse.series import HistorySeries
 from headrace.warehouse.tiers import TIERS
 
 DAY_MS = 86_400_000
@@ -96,7 +103,8 @@ def read_queue_history(
     ):
         counted = replace(counted, known=False)
     gaps = gaps_future.result() if gaps_future else []
-    return _assemble_history(window, series, before.gauges, counted, gaps, now_ms, selection, state, lost)
+    points = fill_points(window, series, before.gauges, now_ms)
+    return _assemble_history(window, series, points, counted, gaps, now_ms, selection, state, lost)
 
 
 def read_environment_history(
@@ -117,6 +125,9 @@ def read_environment_history(
     )
     get_losses = _start_reading_losses(reads, window, state)
     gaps_future = _executor.submit(_read_gaps, reads, window, state, now_ms) if _may_have_gaps(window, state) else None
+    parts_future = (
+        _executor.submit(_read_environment_parts, reads, ref, window, now_ms, state) if selection.needs_parts else None
+    )
     found = _read_environment_points(reads, ref, window, now_ms, selection, state)
     series, gauges = found.series, found.gauges_before
     if gauges is None:
@@ -127,7 +138,9 @@ def read_environment_history(
     lost = get_losses()
     counted = _compute_environment_completeness(reads, ref, window, series, lost, now_ms)
     gaps = gaps_future.result() if gaps_future else []
-    return _assemble_history(window, series, gauges, counted, gaps, now_ms, selection, state, lost, has_parts=False)
+    parts = parts_future.result() if parts_future else None
+    points = fill_points(window, series, gauges, now_ms, parts=parts or NO_PARTS)
+    return _assemble_history(window, series, points, counted, gaps, now_ms, selection, state, lost)
 
 
 def read_top_queues(
@@ -174,6 +187,17 @@ def _read_environment_points(
     return environment_metrics.read_buckets(
         reads, tier, ref, *span, from_s=from_s, histograms=histograms, rewritten=rewritten
     )
+
+
+def _read_environment_parts(
+    reads: QueryRunner, ref: EnvRef, window: QueryWindow, now_ms: int, state: HistoryState
+) -> EnvironmentParts | None:
+    tier = window.tier
+    from_s = max(window.start_s - BUCKETS_BEFORE * tier.seconds, now_ms // 1000 - tier.kept_s)
+    from_s = min(from_s, window.start_s)
+    rewritten = state.is_rewritten(from_s, window.end_s)
+    span = (window.start_s, window.end_s)
+    return environment_parts.read_parts(reads, tier, ref, *span, from_s=from_s, now_ms=now_ms, rewritten=rewritten)
 
 
 def _find_buckets_start(window: QueryWindow, now_ms: int) -> int | None:
@@ -247,17 +271,15 @@ def _read_gaps(reads: QueryRunner, window: QueryWindow, state: HistoryState, now
 def _assemble_history(
     window: QueryWindow,
     series: HistorySeries,
-    before: GaugeValues | None,
+    points: PointColumns,
     counted: WindowCompleteness,
     gaps: Sequence[CoverageGap],
     now_ms: int,
     selection: FieldSelection,
     state: HistoryState,
     lost: PipelineLosses,
-    *,
-    has_parts: bool = True,
 ) -> History:
-    points, watermark_ms = fill_points(window, series, before, now_ms, has_parts=has_parts), state.watermark_ms
+    watermark_ms = state.watermark_ms
     if gaps or watermark_ms is None or watermark_ms <= window.start_s * 1000:
         counted = replace(counted, known=False)  # no part of the window is certain to be included
     whole = summarize_window(window, points, series.epochs, counted, now_ms)

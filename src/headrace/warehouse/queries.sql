@@ -352,6 +352,134 @@ FROM
 WHERE
 {generation}
 
+-- name: environment_parts
+-- Gauges that environments do not record, added up over those of their queues, per bucket of the tier: arrays of `places`
+-- elements, of which the first is the time before the window (rows since `from_s`) and each other one a bucket. A queue
+-- keeps its values until its next row. `known` counts the queues with a value. An age is the highest within the bucket,
+-- and if the queue has no row in it, the one at its end, `now_ms` at the latest. `queues` are those with rows, each with
+-- the number of the first element in which it has one.
+SELECT
+  sumForEach(arrayMap(at -> toUInt64(at > 0), at)) AS known,
+  sumForEach(cold) AS cold,
+  sumForEach(scheduled) AS scheduled,
+  sumForEach(bytes) AS bytes,
+  maxForEach(age_ms) AS age_ms,
+  groupArray((queue_name, first)) AS queues
+FROM
+(
+  WITH
+    arrayResize(groupArrayInsertAt(newest.at, place), {places:UInt32}) AS own_at,
+    arrayFill((value, own) -> own > 0,
+      arrayResize(groupArrayInsertAt(newest.oldest_at, place), {places:UInt32}), own_at) AS oldest_at,
+    arrayResize(groupArrayInsertAt(highest_age_ms + 1, place), {places:UInt32}) AS own_age_ms
+  SELECT
+    queue_name,
+    min(place) AS first,
+    arrayFill((value, own) -> own > 0, own_at, own_at) AS at,
+    arrayFill((value, own) -> own > 0,
+      arrayResize(groupArrayInsertAt(toUInt64(newest.cold_depth), place), {places:UInt32}), own_at) AS cold,
+    arrayFill((value, own) -> own > 0,
+      arrayResize(groupArrayInsertAt(toUInt64(newest.scheduled), place), {places:UInt32}), own_at) AS scheduled,
+    arrayFill((value, own) -> own > 0,
+      arrayResize(groupArrayInsertAt(newest.bytes, place), {places:UInt32}), own_at) AS bytes,
+    arrayMap((own, oldest, number) -> toUInt64(multiIf(
+        own > 0, toInt64(own) - 1,
+        oldest = 0, toInt64(0),
+        greatest(toInt64(0), least(toInt64(({start_s:UInt64} + number * {tier_s:UInt64}) * 1000), {now_ms:Int64})
+          - toInt64(oldest)))),
+      own_age_ms, oldest_at, range({places:UInt32})) AS age_ms
+  FROM
+  (
+    SELECT
+      queue_name,
+      toUInt32(if(toUnixTimestamp(bucket_start) < {start_s:UInt64}, 0,
+        1 + intDiv(toUnixTimestamp(bucket_start) - {start_s:UInt64}, {tier_s:UInt64}))) AS place,
+      max(last) AS newest,
+      max(max_oldest_message_age_ms) AS highest_age_ms
+    FROM {table}
+    WHERE organization_id = {org:String}
+      AND project_id = {project:String}
+      AND environment_id = {env:String}
+      AND bucket_start >= toDateTime({from_s:UInt32}, 'UTC')
+      AND bucket_start < toDateTime({end_s:UInt32}, 'UTC')
+      AND
+{generation}    GROUP BY queue_name, place
+  )
+  GROUP BY queue_name
+)
+
+-- name: environment_idle_parts
+-- The queues of one environment whose newest event is before `from_at`, added up; `oldest_at` = 0: none of them has a
+-- waiting job. `later` are the others.
+SELECT
+  countIf(newest.at < {from_at:UInt64}) AS queues,
+  sumIf(newest.cold_depth, newest.at < {from_at:UInt64}) AS cold,
+  sumIf(newest.scheduled, newest.at < {from_at:UInt64}) AS scheduled,
+  sumIf(newest.bytes, newest.at < {from_at:UInt64}) AS bytes,
+  minIf(newest.oldest_at, newest.at < {from_at:UInt64} AND newest.oldest_at > 0) AS oldest_at,
+  groupArrayIf(queue_name, newest.at >= {from_at:UInt64}) AS later
+FROM
+(
+  SELECT queue_name, max(last) AS newest
+  FROM queue_last_v1
+  WHERE organization_id = {org:String}
+    AND project_id = {project:String}
+    AND environment_id = {env:String}
+  GROUP BY queue_name
+)
+
+-- name: environment_parts_before
+-- The newest gauges of some queues of one environment before `start_s`; buckets are chosen as in queue_state_before. A
+-- queue that was not seen before has no row.
+SELECT
+  queue_name,
+  newest.cold_depth AS cold,
+  newest.scheduled AS scheduled,
+  newest.oldest_at AS oldest_at,
+  newest.bytes AS bytes
+FROM
+(
+  SELECT queue_name, maxIf(last, last.at < {start_at:UInt64}) AS newest
+  FROM
+  (
+    SELECT bucket_start, generation, queue_name, last
+    FROM queue_metrics_5s_v1
+    WHERE organization_id = {org:String}
+      AND project_id = {project:String}
+      AND environment_id = {env:String}
+      AND has({queues:Array(String)}, queue_name)
+      AND bucket_start >= toDateTime({hour_s:UInt32}, 'UTC')
+      AND bucket_start < toDateTime({start_s:UInt32}, 'UTC')
+    UNION ALL
+    SELECT bucket_start, generation, queue_name, last
+    FROM queue_metrics_by_minute_v1
+    WHERE organization_id = {org:String}
+      AND project_id = {project:String}
+      AND environment_id = {env:String}
+      AND has({queues:Array(String)}, queue_name)
+      AND bucket_start >= toDateTime({day_s:UInt32}, 'UTC')
+      AND bucket_start < toDateTime({minute_s:UInt32}, 'UTC')
+    UNION ALL
+    SELECT bucket_start, generation, queue_name, last
+    FROM queue_metrics_by_hour_v1
+    WHERE organization_id = {org:String}
+      AND project_id = {project:String}
+      AND environment_id = {env:String}
+      AND has({queues:Array(String)}, queue_name)
+      AND bucket_start < toDateTime({hour_s:UInt32}, 'UTC')
+    UNION ALL
+    SELECT toDateTime(0, 'UTC'), 0, queue_name, last
+    FROM queue_last_v1
+    WHERE organization_id = {org:String}
+      AND project_id = {project:String}
+      AND environment_id = {env:String}
+      AND has({queues:Array(String)}, queue_name)
+  )
+  WHERE
+{generation}  GROUP BY queue_name
+)
+WHERE newest.at > 0
+
 -- name: environment_missing_counts
 -- All queues of one environment over [start_s, end_s): operations that were counted, and operations beyond those that
 -- the odometers of the queues show, as arrays in the order of COUNT_COLUMN in model/event.py. An odometer is read from

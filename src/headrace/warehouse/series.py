@@ -21,7 +21,7 @@ _CUTS = {"minute_s": 60, "hour_s": 3600, "day_s": 86400}
 
 @dataclass(frozen=True)
 class GaugeValues:
-    """Gauge values, which stay until the next event. None: not kept (for environments), no limit, or no waiting
+    """Gauge values, which stay until the next event. None: not in the rows (of environments), no limit, or no waiting
     jobs."""
 
     depth: int

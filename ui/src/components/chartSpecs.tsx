@@ -131,7 +131,7 @@ const BYTES: ChartSpec = {
 };
 
 export const QUEUE_CHARTS = [THROUGHPUT, DEPTH_BY_TIER, OLDEST, WAIT, RUN, CONCURRENCY, FAILURES, BYTES] as const;
-export const ENVIRONMENT_CHARTS = [THROUGHPUT, DEPTH] as const;
+export const ENVIRONMENT_CHARTS = [THROUGHPUT, DEPTH, OLDEST] as const;
 
 export function Charts({ specs, chart, range, onZoom }: Props & { specs: readonly ChartSpec[] }) {
   return (
