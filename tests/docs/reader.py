@@ -70,8 +70,7 @@ class Terminal:
 def open_terminal(
     name: str, command: str, folder: Path, env: dict[str, str], stop: signal.Signals
 ) -> Generator[Terminal]:
-    """Run a command beside the body, then stop it with a signal. On SIGTERM, `headrace` must end with code 0, or by
-    that signal, which uvicorn raises again after a clean shutdown."""
+    """Run a command beside the body, then stop it with a signal. On SIGTERM, `headrace` must end with code 0."""
     words = shlex.split(command)
     while ASSIGNMENT.fullmatch(words[0]):
         variable, _, value = words.pop(0).partition("=")

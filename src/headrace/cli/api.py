@@ -12,6 +12,7 @@ from headrace.cli import Invocation, pass_invocation
 from headrace.cli.bounds import apply_bounds_at_start
 from headrace.cli.logs import configure_logs
 from headrace.cli.maintenance import run_maintenance
+from headrace.cli.signals import install_stop_event
 from headrace.cold.store import ColdLimits
 from headrace.embedded.process import choose_port
 from headrace.settings import Settings
@@ -25,6 +26,7 @@ def api(invocation: Invocation) -> None:
     configure_logs(settings.log)
     apply_bounds_at_start(invocation.loaded)
     port = choose_port("the API (api.port)", settings.api.port)
+    install_stop_event()  # uvicorn raises the signal that ended it again; it must have no effect then
     with run_maintenance(settings) as maintenance:
         serve(build_services(settings), settings.api.host, port, maintenance)
 
