@@ -66,6 +66,13 @@ class Terminal:
         return True
 
 
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Return whether a process has a handler for a signal: it ends cleanly only after it was installed."""
+    status = Path(f"/proc/{pid}/status").read_text("utf-8")
+    caught = int(status.partition("SigCgt:")[2].split()[0], 16)
+    return bool(caught >> (number - 1) & 1)
+
+
 @contextmanager
 def open_terminal(
     name: str, command: str, folder: Path, env: dict[str, str], stop: signal.Signals
@@ -80,6 +87,10 @@ def open_terminal(
         process = subprocess.Popen(words, cwd=folder, env=env, stdout=file, stderr=subprocess.STDOUT)
     try:
         yield Terminal(command, output, process)
+        if words[0] == "headrace" and stop == signal.SIGTERM:
+            wait_until(
+                lambda: process.poll() is not None or handles(process.pid, stop), f"{command} handles {stop.name}"
+            )
         process.send_signal(stop)
         code = process.wait(STOP_S)
         assert code == 0 or stop != signal.SIGTERM or words[0] != "headrace", (
