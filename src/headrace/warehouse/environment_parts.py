@@ -1,8 +1,8 @@
 """Gauges that the tables of environments do not have: cold and scheduled jobs, bytes, the age of the oldest job.
 
 They are added up from those of the queues when they are requested. A queue keeps its values until its next row, so
-three kinds of queue are told apart: those with rows in the window, those that have been idle since before it, and those
-whose state before the window must be looked up.
+three kinds of queue are distinguished: those with rows in the window, those that have been idle since before it, and
+those whose state before the window must be looked up.
 """
 
 from __future__ import annotations
