@@ -494,7 +494,7 @@ def test_gauges_of_an_environment_are_those_of_its_queues_added_up(
     random = Random(f"{ago_s} {length_s} {resolution}")
     start_s = (now_s - ago_s) // HOUR_S * HOUR_S if length_s >= HOUR_S else (now_s - ago_s) // 60 * 60
     end_s = start_s + length_s
-    refs = [replace(REF, queue=f"queue {number}") for number in range(7)]
+    refs = [replace(REF, queue=name) for name in ("it's", "a\\b", "*", "{x:String}", "ü:é", "x', 'y]", "\\'")]
     long_ago, just_before = start_s - 30 * HOUR_S, start_s - 20
     inside = [random.uniform(start_s, end_s) for _ in range(6)]
     times: list[list[float]] = [

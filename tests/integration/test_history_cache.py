@@ -83,8 +83,8 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_point_is_never_final_before_the_watermark_passed_it(api: TestClient, warehouse: Client, now_s: int) -> None:
-    """Rows of a point arrive one after the other, each with a batch. Whoever is told that the point is final must have
-    been told its last value."""
+    """Rows of a point arrive one after the other, each with a batch. A response in which the point is final must have
+    its last value."""
     at_s, total = now_s - 60, 5
     start = format_iso_ms(at_s * 1000)
     for number in range(1, total + 1):
