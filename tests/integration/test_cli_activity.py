@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from headrace.cli import main
+from headrace.cli import main, operation_log
 from headrace.cli.postgres_schemas import POSTGRES_SCHEMAS
+from headrace.errors import ServiceUnavailable
 from headrace.model.job import NewJob
 from headrace.model.names import QueueRef
 from headrace.postgres.connect import open_pool, transaction
@@ -91,3 +92,16 @@ def test_commands_work_without_the_table_of_the_audit_log(commands: Commands, po
     with open_pool(postgres_url, max_size=1) as pool, transaction(pool) as conn:
         conn.execute("DROP TABLE audit_log")
     assert "paused" in commands.run("pause", *NAMES)
+
+
+def test_an_outcome_that_cannot_be_recorded_does_not_hide_that_of_the_command(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ServiceUnavailable("PostgreSQL does not respond.")
+
+    monkeypatch.setattr(operation_log, "end_entry", fail)
+    result = CliRunner().invoke(main.headrace, ["pause", *NAMES], env=commands.environ)
+    assert (result.exit_code, result.stdout) == (0, "paused acme / shop / prod / emails\n")
+    assert "audit log does not have the outcome" in result.stderr
+    assert commands.list_entries()[0]["outcome"] == "begun"

@@ -8,6 +8,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+import click
+
 from headrace.api.audit_log import COMMAND_LINE, begin_entry, end_entry
 from headrace.app.endpoints import resolve_endpoints
 from headrace.errors import HeadraceError, MigrationError
@@ -41,8 +43,11 @@ def record_operation(settings: Settings, action: str, ref: EnvRef | QueueRef, **
             outcome, notes = "refused" if isinstance(error, HeadraceError) else "failed", {"error": str(error)}
             raise
         finally:
-            with transaction(pool) as conn:
-                end_entry(conn, entry, outcome, notes)
+            try:
+                with transaction(pool) as conn:
+                    end_entry(conn, entry, outcome, notes)
+            except HeadraceError as error:  # the operation cannot be undone
+                click.echo(f"The audit log does not have the outcome of this command: {error}", err=True)
 
 
 def find_user() -> str:
