@@ -16,7 +16,7 @@ from tests.browser.urls import ALERTS, BY_QUEUE, DEAD, EMAILS, FIRST_DATA_TIMEOU
 from tests.programs import absent
 
 AXE = Path(__file__).parents[2] / "ui" / "node_modules" / "axe-core" / "axe.min.js"
-MAX_BYTES = 110_000
+MAX_BYTES = 85_000
 MAX_LAYOUT_SHIFT = 0.02
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
